@@ -1,0 +1,75 @@
+"""Sizes: a constant plus named sizes with factors, and nothing more general.
+
+The letters: T tokens, B rows, H hidden, N query heads, K key/value heads, D head size, F feed-forward,
+V vocabulary, R rows with a head, M pages of a row, P pages of a pool, S keys seen by a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+_TERM = re.compile(r"\s*(?:(?:(-?\d+)\s*\*\s*)?([A-Za-z_]\w*)|(-?\d+))\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """``constant`` + sum of factor * name, names sorted and factors not zero, so that equal sizes are equal objects."""
+
+    constant: int = 0
+    terms: tuple[tuple[str, int], ...] = ()
+
+    def __add__(self, other: DimLike) -> Dim:
+        other = dim(other)
+        merged = dict(self.terms)
+        for name, factor in other.terms:
+            merged[name] = merged.get(name, 0) + factor
+        terms = tuple(sorted((name, factor) for name, factor in merged.items() if factor))
+        return Dim(self.constant + other.constant, terms)
+
+    def __sub__(self, other: DimLike) -> Dim:
+        return self + dim(other) * -1
+
+    def __mul__(self, factor: int) -> Dim:
+        terms = tuple((name, value * factor) for name, value in self.terms) if factor else ()
+        return Dim(self.constant * factor, terms)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no name is in it."""
+        return not self.terms
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in it, sorted."""
+        return tuple(name for name, _ in self.terms)
+
+    def evaluate(self, sizes: Mapping[str, int]) -> int:
+        """The size where each name has the value in ``sizes``; KeyError for a missing name."""
+        return self.constant + sum(factor * sizes[name] for name, factor in self.terms)
+
+    def __str__(self) -> str:
+        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts)
+
+
+DimLike = Union[int, str, Dim]
+
+
+def dim(value: DimLike) -> Dim:
+    """A size from an integer, a text such as ``"T"`` or ``"2*T + 1"``, or a size; ValueError for other text."""
+    if isinstance(value, Dim):
+        return value
+    if isinstance(value, int):
+        return Dim(value)
+    total = Dim()
+    for part in value.split("+"):
+        match = _TERM.fullmatch(part)
+        if match is None:
+            raise ValueError(f"cannot read size {value!r}")
+        total = total + (Dim(int(match[3])) if match[3] else Dim(0, ((match[2], 1),)) * int(match[1] or 1))
+    return total

@@ -1,0 +1,200 @@
+"""Values, ops, graphs and modules: immutable, compared by content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Union
+
+from cacheir.ir.types import KVType, Type
+from cacheir.ir.weights import Recipe
+
+if TYPE_CHECKING:
+    from cacheir.ir.rewriter import Rewriter
+
+
+class LayerSymbol:
+    """``$layer``: the number of the layer a call is for. The only attribute value that differs from call to call."""
+
+    _only: LayerSymbol | None = None
+
+    def __new__(cls) -> LayerSymbol:
+        if cls._only is None:
+            cls._only = super().__new__(cls)
+        return cls._only
+
+    def __repr__(self) -> str:
+        return "$layer"
+
+    def __reduce__(self) -> tuple[type[LayerSymbol], tuple[()]]:
+        return LayerSymbol, ()
+
+
+LAYER = LayerSymbol()
+
+Attr = Union[int, float, bool, str, LayerSymbol, tuple["Attr", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named value of a graph. ``origin`` is ``op``, ``input``, ``state`` or ``weight``; weights print as ``@name``."""
+
+    name: str
+    type: Type
+    origin: str = "op"
+
+    def __str__(self) -> str:
+        return ("@" if self.origin == "weight" else "%") + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight of a graph: the value that ops use, and the recipe that makes it."""
+
+    value: Value
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. ``attrs`` are sorted by name; ``scope`` is for people and is no part of a graph's identity.
+
+    ``call`` is the one op the grammar knows: its callee is the attribute ``callee``, printed as ``call @callee(...)``.
+    """
+
+    name: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attrs: tuple[tuple[str, Attr], ...] = ()
+    scope: str = field(default="", compare=False)
+
+    @property
+    def result(self) -> Value:
+        """The only result; ValueError where there are several."""
+        (only,) = self.results
+        return only
+
+    def attr(self, name: str, default: Attr | None = None) -> Attr | None:
+        """The attribute ``name``, or ``default``."""
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
+
+    @property
+    def callee(self) -> str:
+        """The graph that a ``call`` calls, ``""`` for other ops."""
+        return str(self.attr("callee", "")) if self.name == "call" else ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A straight line of ops from parameters to outputs.
+
+    ``dims`` are named sizes with their bounds, ``params`` the inputs and states in the order in which a call passes
+    them, ``outputs`` what it yields. A layer graph's weights are named without their layer.
+    """
+
+    name: str
+    dims: tuple[tuple[str, int, int], ...]
+    params: tuple[Value, ...]
+    weights: tuple[Weight, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[Value, ...]
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The parameters that are tensors."""
+        return tuple(value for value in self.params if value.origin == "input")
+
+    @property
+    def states(self) -> tuple[Value, ...]:
+        """The parameters that are KV states."""
+        return tuple(value for value in self.params if value.origin == "state")
+
+    @cached_property
+    def recipes(self) -> dict[str, Recipe]:
+        """Weight name -> recipe."""
+        return {weight.name: weight.recipe for weight in self.weights}
+
+    def uses(self) -> dict[str, list[Op]]:
+        """Value name -> the ops that read it."""
+        table: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for value in op.operands:
+                table.setdefault(value.name, []).append(op)
+        return table
+
+    def producers(self) -> dict[str, Op]:
+        """Value name -> the op that makes it."""
+        return {value.name: op for op in self.ops for value in op.results}
+
+    @property
+    def kv_types(self) -> tuple[KVType, ...]:
+        """The types of the states."""
+        return tuple(value.type for value in self.states if isinstance(value.type, KVType))
+
+    def rewrite(self, rule: Callable[[Op, Rewriter], Iterable[Value] | None]) -> Graph:
+        """Offer every op to ``rule`` in order; see ``cacheir.ir.rewriter``. Passes use ``context.rewrite`` instead."""
+        from cacheir.ir.rewriter import rewrite
+
+        return rewrite(self, rule)
+
+    def with_ops(self, ops: Iterable[Op]) -> Graph:
+        """The graph with other ops."""
+        return replace(self, ops=tuple(ops))
+
+    def __str__(self) -> str:
+        from cacheir.ir.printer import print_graph
+
+        return print_graph(self)
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of the canonical text: free of value names, graph name and scopes."""
+        from cacheir.ir.printer import graph_hash
+
+        return graph_hash(self)
+
+
+@dataclass(frozen=True)
+class Module:
+    """The graphs of one mode: the first is main, then the layer graphs it calls, then the heads (``head.NAME``)."""
+
+    mode: str
+    graphs: tuple[Graph, ...]
+
+    @property
+    def main(self) -> Graph:
+        return self.graphs[0]
+
+    @property
+    def heads(self) -> tuple[Graph, ...]:
+        """The head graphs."""
+        return tuple(graph for graph in self.graphs if graph.name.startswith("head."))
+
+    @property
+    def layers(self) -> tuple[Graph, ...]:
+        """The layer graphs."""
+        return tuple(graph for graph in self.graphs[1:] if not graph.name.startswith("head."))
+
+    def graph(self, name: str) -> Graph:
+        """The graph called ``name``; KeyError where there is none."""
+        for graph in self.graphs:
+            if graph.name == name:
+                return graph
+        raise KeyError(name)
+
+    def replacing(self, graph: Graph) -> Module:
+        """The module with ``graph`` in place of the one of the same name."""
+        return replace(self, graphs=tuple(graph if old.name == graph.name else old for old in self.graphs))
+
+    def __str__(self) -> str:
+        from cacheir.ir.printer import print_module
+
+        return print_module(self)

@@ -1,0 +1,104 @@
+"""Rewriting a graph: one walk in order, the same object back where nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from cacheir.ir.graph import Attr, Graph, Op, Value, Weight
+from cacheir.ir.types import Type
+
+Rule = Callable[[Op, "Rewriter"], "Iterable[Value] | None"]
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """Offer every op to ``rule``. It returns the values that stand in for the op's results, or None to keep the op.
+
+    The rule sees operands already renamed, and may emit ops and declare weights before it returns.
+    """
+    rewriter = Rewriter(graph)
+    for op in graph.ops:
+        renamed = rewriter.renamed(op)
+        stand_in = rule(renamed, rewriter)
+        if stand_in is None:
+            rewriter.keep(renamed)
+        else:
+            rewriter.substitute(renamed, tuple(stand_in))
+    return rewriter.finish()
+
+
+class Rewriter:
+    """The graph being rewritten: new ops in order, and which values stand in for which."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.changed = False
+        self._ops: list[Op] = []
+        self._weights: list[Weight] = list(graph.weights)
+        self._stand_ins: dict[str, Value] = {}
+        self._names = {value.name for op in graph.ops for value in op.results}
+        self._names |= {value.name for value in graph.params} | {weight.name for weight in graph.weights}
+
+    def renamed(self, op: Op) -> Op:
+        """``op`` with stand-ins for its operands."""
+        operands = tuple(self._stand_ins.get(value.name, value) for value in op.operands)
+        return op if operands == op.operands else replace(op, operands=operands)
+
+    def producer(self, value: Value) -> Op | None:
+        """The op emitted or kept so far that makes ``value``."""
+        return next((op for op in reversed(self._ops) if value in op.results), None)
+
+    def keep(self, op: Op) -> None:
+        """Carry ``op`` over."""
+        self._ops.append(op)
+
+    def substitute(self, op: Op, values: tuple[Value, ...]) -> None:
+        """Let ``values`` stand in for the results of ``op``, which goes away."""
+        if len(values) != len(op.results):
+            raise ValueError(f"{op.name} has {len(op.results)} results, the rule gave {len(values)}")
+        self.changed = True
+        for old, new in zip(op.results, values):
+            if old.name != new.name:
+                self._stand_ins[old.name] = new
+
+    def fresh(self, hint: str) -> str:
+        """A name not taken in the graph, made from ``hint``."""
+        name, number = hint, 0
+        while name in self._names:
+            number += 1
+            name = f"{hint}.{number}"
+        self._names.add(name)
+        return name
+
+    def emit(
+        self,
+        name: str,
+        operands: Iterable[Value],
+        types: Iterable[Type],
+        *,
+        attrs: Mapping[str, Attr] | None = None,
+        scope: str = "",
+        hint: str = "v",
+        hints: Iterable[str] | None = None,
+    ) -> tuple[Value, ...]:
+        """Add an op; its results get fresh names from ``hints`` (one each) or ``hint``."""
+        result_types = tuple(types)
+        names = tuple(hints) if hints is not None else (hint,) * len(result_types)
+        results = tuple(Value(self.fresh(text), type_) for text, type_ in zip(names, result_types))
+        self._ops.append(Op(name, tuple(operands), results, tuple(sorted((attrs or {}).items())), scope))
+        self.changed = True
+        return results
+
+    def declare(self, weight: Weight) -> Value:
+        """Add a weight and give back its value."""
+        self._names.add(weight.name)
+        self._weights.append(weight)
+        self.changed = True
+        return weight.value
+
+    def finish(self) -> Graph:
+        """The new graph, or the old object where nothing changed."""
+        if not self.changed:
+            return self.graph
+        outputs = tuple(self._stand_ins.get(value.name, value) for value in self.graph.outputs)
+        return replace(self.graph, weights=tuple(self._weights), ops=tuple(self._ops), outputs=outputs)

@@ -1,0 +1,77 @@
+"""The three kinds of type a value can have: a tensor, a quantised tensor, a KV state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from cacheir.ir.dims import Dim, DimLike, dim
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense tensor, ``f32[T, 576]``."""
+
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    @staticmethod
+    def of(dtype: str, *shape: DimLike) -> TensorType:
+        """A type from sizes written as integers or text."""
+        return TensorType(dtype, tuple(dim(size) for size in shape))
+
+    def sizes(self, bound: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape in integers where each named size has the value in ``bound``."""
+        return tuple(size.evaluate(bound) for size in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantType:
+    """A tensor stored in a block format, ``q4_1<f32>[576, 576]``: ``dtype`` is what it unpacks to, ``shape`` is logical.
+
+    ``format`` names a ``QuantFormat`` record; blocks run along the last axis.
+    """
+
+    format: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    @staticmethod
+    def of(format: str, dtype: str, *shape: DimLike) -> QuantType:
+        """A type from sizes written as integers or text."""
+        return QuantType(format, dtype, tuple(dim(size) for size in shape))
+
+    @property
+    def dense(self) -> TensorType:
+        """The type after unpacking."""
+        return TensorType(self.dtype, self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.format}<{self.dtype}>[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class KVType:
+    """The keys and values of one group of layers, as one linear value: each op that changes it yields the next.
+
+    ``layers`` counts the layers of the group, ``heads`` the key/value heads, ``dtype`` is the storage format
+    (f32, f16, bf16; int8 and fp8 per token and head come with their kernels). ``window`` is how many of the
+    latest positions stay attended, 0 for all.
+    """
+
+    layers: int
+    heads: int
+    head_dim: int
+    dtype: str
+    window: int = 0
+
+    def __str__(self) -> str:
+        window = f", window={self.window}" if self.window else ""
+        return f"kv<layers={self.layers}, heads={self.heads}, head_dim={self.head_dim}, {self.dtype}{window}>"
+
+
+Type = Union[TensorType, QuantType, KVType]

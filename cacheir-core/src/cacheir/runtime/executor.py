@@ -1,0 +1,160 @@
+"""The contract between the engine and a backend: steps are data, the executor owns weights, pages and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cacheir.schedule.program import Program
+    from cacheir.runtime.sampling import SamplingParams
+    from cacheir.weights.store import WeightStore
+
+# What a row of a step asks for, least first.
+WANTS = ("nothing", "token", "logprobs", "logits", "hidden")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One request's part of a step.
+
+    ``slot`` is where the executor keeps its token, position, random counter and penalty counts. ``tokens`` are the ids
+    to feed, empty for "the slot's last token" (a decode row). ``position`` is the first token's. ``pages`` is the row's
+    whole page table after this step's reservations, one tuple for each KV group; page ``i`` holds the positions from
+    ``i * page_tokens`` on. ``want`` is one of ``WANTS``; ``want_at`` lists the indices into ``tokens`` whose output is
+    wanted, () for the last one alone.
+    """
+
+    slot: int
+    tokens: tuple[int, ...]
+    position: int
+    pages: tuple[tuple[int, ...], ...]
+    want: str = "token"
+    want_at: tuple[int, ...] = ()
+    sampling: SamplingParams | None = None  # None keeps the slot's
+    draw: int = 0  # how many tokens the request has sampled so far: the random counter
+    mask: np.ndarray | None = None  # packed vocabulary mask u32 [ceil(V / 32)], None for all tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What the executor runs in one go. ``mode`` is ``prefill`` (ragged, rows of any length) or ``decode`` (one token a row)."""
+
+    mode: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOutput:
+    """One row's result. ``error`` is a sentence where this row alone failed (non-finite logits, out of memory)."""
+
+    slot: int
+    token: int | None = None
+    logits: np.ndarray | None = None  # f32 [len(want_at) or 1, V]
+    hidden: np.ndarray | None = None  # f32 [len(want_at) or 1, H]
+    logprobs: np.ndarray | None = None  # f32 [len(want_at) or 1, V], log softmax of the unfiltered logits
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutput:
+    """The rows' results, in the order of the step's rows."""
+
+    rows: tuple[RowOutput, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What an executor can do; the engine plans within it."""
+
+    determinism: str  # "bit" (a row never depends on its neighbours, chunks or pages) or "tolerance"
+    heads: tuple[str, ...]  # of WANTS
+    page_tokens: tuple[int, ...]  # page sizes it takes; () for any
+    kv_formats: tuple[str, ...]
+    row_classes: tuple[int, ...]  # upper bounds of the row classes it selects kernels for
+    max_rows: int
+    max_tokens: int
+    run_ahead: bool
+    masks: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Owned bytes, by what they hold."""
+
+    weights: int
+    kv: int
+    arena: int
+    workspace: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.arena + self.workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTiming:
+    """Measured time of one scheduled call: ``graph`` and ``node`` name it, ``calls`` is how often it ran in the step."""
+
+    graph: str
+    node: str
+    kernel: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """How an executor is opened. ``threads`` 0 means as many as the process may use."""
+
+    threads: int = 0
+    batch_invariant: bool = False
+    kv_dtype: str = ""  # "" keeps the program's
+    page_tokens: int = 16
+    unfuse: tuple[str, ...] = ()  # node names to run by their decomposition
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ticket(Protocol):
+    """A step under way; only the executor that made it looks inside."""
+
+
+Sink = Callable[[Sequence[RowOutput]], None]
+
+
+class Executor(Protocol):
+    """Owns one device: its weights, its page pools, its slots. One thread calls it.
+
+    ``load`` binds a program; ``open_pools`` takes the number of pages of each KV group; ``submit`` may return before
+    the device is done, ``wait`` returns the step's output. ``run_ahead`` takes up to ``n`` decode steps of the same
+    rows without Python in between and reports each step's rows to ``sink``; it raises ``UsageError`` with the reason
+    where a row's next step needs the host. ``copy_pages`` takes (source, target) pairs within a group. ``read_pages``
+    gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages`` takes the same.
+    """
+
+    def load(self, program: Program, weights: WeightStore) -> None: ...
+
+    def open_pools(self, pages: Sequence[int]) -> None: ...
+
+    def capabilities(self) -> Capabilities: ...
+
+    def submit(self, step: Step) -> Ticket: ...
+
+    def wait(self, ticket: Ticket) -> StepOutput: ...
+
+    def run_ahead(self, step: Step, n: int, sink: Sink) -> int: ...
+
+    def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None: ...
+
+    def read_pages(self, group: int, pages: Sequence[int]) -> np.ndarray: ...
+
+    def write_pages(self, group: int, pages: Sequence[int], data: np.ndarray) -> None: ...
+
+    def measure(self, step: Step) -> Sequence[CallTiming]: ...
+
+    def memory(self) -> MemoryUse: ...
+
+    def close(self) -> None: ...

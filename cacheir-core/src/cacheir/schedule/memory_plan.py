@@ -1,0 +1,52 @@
+"""The memory plan as data: a frame for each graph, stacked by the calls; sizes are taken at the upper bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+record = dataclass(frozen=True, kw_only=True)
+
+
+@record
+class Place:
+    """A buffer's place in its graph's frame, in bytes; alive from entry ``first`` to entry ``last``, both included."""
+
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+    in_place_of: str = ""  # the operand whose place it takes over
+
+
+@record
+class Frame:
+    """The buffers of one graph. ``nbytes`` is the frame's own size, ``with_callees`` that of the deepest stack above it.
+
+    ``call_bases`` gives, for each call entry's node, the offset in this frame at which the callee's frame begins: above
+    all buffers that are alive across the call.
+    """
+
+    graph: str
+    nbytes: int
+    with_callees: int
+    places: Mapping[str, Place]
+    call_bases: Mapping[str, int]
+    unplanned: tuple[str, ...]  # values whose kernel returns a fresh array
+
+
+@record
+class MemoryPlan:
+    """The frames of one mode. ``arena_bytes`` holds main with everything it calls, then one head."""
+
+    mode: str
+    alignment: int
+    arena_bytes: int
+    frames: tuple[Frame, ...]
+
+    def frame(self, graph: str) -> Frame:
+        """The frame of ``graph``; KeyError where there is none."""
+        for frame in self.frames:
+            if frame.graph == graph:
+                return frame
+        raise KeyError(graph)

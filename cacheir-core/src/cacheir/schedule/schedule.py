@@ -1,0 +1,77 @@
+"""The schedule as data: which kernel runs each op for each row class, over which buffers; written to JSON in an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+record = dataclass(frozen=True, kw_only=True)
+
+
+@record
+class Buffer:
+    """Where a value lies. ``kind`` is ``arena``, ``param``, ``weight``, ``state`` or ``output``; ``name`` the value's name.
+
+    ``output`` is a result that the graph yields: its place is the caller's. ``arena`` places are in the memory plan.
+    """
+
+    kind: str
+    name: str
+
+
+@record
+class Candidate:
+    """One kernel that was considered. ``refusal`` is the reason it was not taken, ``""`` for the chosen one."""
+
+    kernel: str
+    target: str
+    plugin: str
+    refusal: str = ""
+
+
+@record
+class Choice:
+    """The kernel for one row class (``rows_up_to`` rows, 0 for the last, unbounded class) and why."""
+
+    rows_up_to: int
+    kernel: str  # "" where the op runs by its decomposition, "call" for a call of a layer graph
+    reason: str
+    candidates: tuple[Candidate, ...] = ()
+
+
+@record
+class Entry:
+    """One launch. ``node`` is the op's first result name, unique in its graph; ``op`` its index in the graph."""
+
+    node: str
+    op: int
+    op_name: str
+    choices: tuple[Choice, ...]
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
+
+
+@record
+class GraphSchedule:
+    """The launches of one graph, in order."""
+
+    graph: str
+    entries: tuple[Entry, ...]
+
+
+@record
+class Schedule:
+    """All graphs of one mode."""
+
+    mode: str
+    target: str
+    row_classes: tuple[int, ...]
+    graphs: tuple[GraphSchedule, ...]
+    kernels: Mapping[str, str]  # kernel name -> distribution that provides it
+
+    def graph(self, name: str) -> GraphSchedule:
+        """The schedule of graph ``name``; KeyError where there is none."""
+        for graph in self.graphs:
+            if graph.graph == name:
+                return graph
+        raise KeyError(name)
