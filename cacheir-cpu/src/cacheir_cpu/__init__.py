@@ -1,0 +1,1 @@
+"""CacheIR's NumPy backend: the executor that runs everywhere."""

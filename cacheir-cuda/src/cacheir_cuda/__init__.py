@@ -1,0 +1,1 @@
+"""CacheIR's backend for NVIDIA GPUs."""

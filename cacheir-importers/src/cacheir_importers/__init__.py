@@ -1,0 +1,1 @@
+"""Readers for model folders and files: Hugging Face, GGUF."""

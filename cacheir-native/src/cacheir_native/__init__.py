@@ -1,0 +1,1 @@
+"""CacheIR's C++ backend for CPUs with SIMD instruction sets."""

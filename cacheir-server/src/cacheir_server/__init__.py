@@ -1,0 +1,1 @@
+"""CacheIR's HTTP server."""
