@@ -1,0 +1,99 @@
+"""Records of the runtime: backends, samplers, policies, logits processors, grammars and tool parsers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cacheir.plugins.markers import PROVISIONAL, STABLE
+from cacheir.plugins.record import check_fields, record
+from cacheir.plugins.ref import Lazy
+
+if TYPE_CHECKING:
+    from cacheir.runtime.executor import Executor, ExecutorOptions
+
+
+@record(level=PROVISIONAL)
+class BackendSpec:
+    """Something that can run a program.
+
+    ``probe()`` gives None where it can work here, else the reason; it is quick and does not import torch.
+    ``plan_steps`` are functions from plan to plan that the backend adds after core's own. ``row_classes`` are upper
+    bounds of the row counts for which it wants kernels chosen apart: ``(1, 8, 64)`` means 1, 2-8, 9-64, above.
+    """
+
+    name: str  # "cpu", "cuda"
+    summary: str
+    targets: tuple[str, ...]  # kernel targets it can call, best first
+    executor: Lazy[Callable[[ExecutorOptions], Executor]]
+    probe: Lazy[Callable[[], str | None]]
+    row_classes: tuple[int, ...] = ()
+    plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
+    options: type | None = None  # a frozen dataclass of what ExecutorOptions.extra may hold
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.targets:
+            raise ValueError(f"backend {self.name!r} names no target, so no kernel is ever chosen for it")
+        if any(low >= high for low, high in zip((0, *self.row_classes), self.row_classes)):
+            raise ValueError(f"backend {self.name!r}: row_classes must rise from 1 on, not {self.row_classes}")
+
+
+@record(level=STABLE)
+class SamplerSpec:
+    """A way to pick tokens. ``factory(params) -> Sampler``, which takes logits f32 [B, V] to one id for each row."""
+
+    name: str
+    summary: str
+    factory: Lazy[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@record(level=PROVISIONAL)
+class PolicySpec:
+    """An order of scheduling. ``factory() -> policy``, which sees immutable views of requests, never the allocator."""
+
+    name: str
+    summary: str
+    factory: Lazy[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@record(level=PROVISIONAL)
+class LogitsProcessorSpec:
+    """A change of logits on the host before sampling. ``factory(options) -> fn(tokens so far, logits f32 [V])``."""
+
+    name: str
+    summary: str
+    factory: Lazy[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@record(level=PROVISIONAL)
+class GrammarSpec:
+    """A language that output can be held to. ``compile(text, tokenizer)`` gives a matcher that masks the vocabulary."""
+
+    name: str  # "json-schema", "regex"
+    summary: str
+    compile: Lazy[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@record(level=PROVISIONAL)
+class ToolParserSpec:
+    """A reader of tool calls in a model's output. ``factory() -> parser``, fed with text as it comes."""
+
+    name: str
+    summary: str
+    factory: Lazy[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
