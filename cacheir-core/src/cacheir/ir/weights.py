@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Union
 
+from cacheir.ir.spelling import attrs_text, quoted
+
 LAYER_MARK = "$layer"
 
 
@@ -44,10 +46,9 @@ def resolve_recipe(name: str, recipes: dict[str, Recipe], layer: int | None) -> 
     """
     recipe = recipes[name]
     if isinstance(recipe, Stored):
-        return f'stored "{at_layer(recipe.key, layer)}"'
+        return f"stored {quoted(at_layer(recipe.key, layer))}"
     inner = ", ".join(resolve_recipe(operand, recipes, layer) for operand in recipe.operands)
-    attrs = ", ".join(f"{key} = {value!r}" for key, value in recipe.attrs)
-    return f"{recipe.op}({inner})" + (f" {{{attrs}}}" if attrs else "")
+    return f"{recipe.op}({inner}){attrs_text(recipe.attrs)}"
 
 
 def stored_keys(name: str, recipes: dict[str, Recipe], layer: int | None) -> Iterator[str]:
