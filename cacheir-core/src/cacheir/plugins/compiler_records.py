@@ -94,6 +94,7 @@ class KernelSpec:
     dtypes: tuple[str, ...] = ()  # element types of the first operand it takes, () for any
     refuses: Lazy[Callable[[Op], str | None]] | None = None
     writes_out: bool = True  # takes out= buffers of the memory plan; False: returns new arrays
+    in_place: bool = False  # out may be the buffer of an operand of the same type
     rank: int = 0  # of the kernels that accept on one target, the highest wins
     cost: Lazy[Callable[[Op, Mapping[str, int]], tuple[float, float]]] | None = None
     layouts: tuple[str, ...] = ()  # pack layouts it wants for its weights, () for as stored

@@ -29,6 +29,7 @@ class BackendSpec:
     probe: Lazy[Callable[[], str | None]]
     row_classes: tuple[int, ...] = ()
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
+    instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
     options: type | None = None  # a frozen dataclass of what ExecutorOptions.extra may hold
 
     def __post_init__(self) -> None:
