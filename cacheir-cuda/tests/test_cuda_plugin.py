@@ -1,0 +1,54 @@
+"""The CUDA plugin registers one backend and one check, and loads without PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cacheir.errors import BackendUnavailable
+from cacheir.plugins import CheckResult, resolve
+from cacheir_cuda import plugin, probe
+
+
+def test_references_of_the_backend_resolve_to_the_probe() -> None:
+    (backend,) = plugin.cacheir_register_backends()
+    assert backend.name == "cuda"
+    assert resolve(backend.probe) is probe.why_unavailable
+    assert resolve(backend.executor) is probe.refuse_to_open
+
+
+def test_opening_the_backend_raises_the_probes_reason() -> None:
+    (backend,) = plugin.cacheir_register_backends()
+    reason = resolve(backend.probe)()
+    assert reason
+    with pytest.raises(BackendUnavailable) as caught:
+        resolve(backend.executor)(object())
+    assert reason in str(caught.value)
+    assert caught.value.hint
+
+
+def test_the_driver_check_answers_here() -> None:
+    (check,) = plugin.cacheir_register_checks()
+    result = resolve(check.run)()
+    assert isinstance(result, CheckResult)
+    assert result.detail
+
+
+@pytest.mark.gpu
+def test_probe_on_a_machine_with_a_gpu() -> None:
+    driver = pytest.importorskip("cacheir_cuda.driver")
+    try:
+        found = driver.ask_driver()
+    except driver.DriverProblem as problem:
+        pytest.skip(f"no GPU here: {problem}")
+    assert found.device_count >= 1
+    assert found.version >= (11, 0)
+
+
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
+    code = "import sys, cacheir_cuda.plugin; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "cacheir_cuda" in loaded
+    assert not {"numpy", "torch", "triton", "typer", "jinja2", "ctypes"} & set(loaded)
