@@ -14,10 +14,13 @@ Rule = Callable[[Op, "Rewriter"], "Iterable[Value] | None"]
 def rewrite(graph: Graph, rule: Rule) -> Graph:
     """Offer every op to ``rule``. It returns the values that stand in for the op's results, or None to keep the op.
 
-    The rule sees operands already renamed, and may emit ops and declare weights before it returns.
+    The rule sees operands already renamed, and may emit ops and declare weights before it returns. It may also let new
+    values stand in for results of ops that come later (``Rewriter.stand_in``): those ops go without being offered.
     """
     rewriter = Rewriter(graph)
     for op in graph.ops:
+        if rewriter.is_replaced(op):
+            continue
         renamed = rewriter.renamed(op)
         stand_in = rule(renamed, rewriter)
         if stand_in is None:
@@ -51,6 +54,15 @@ class Rewriter:
     def keep(self, op: Op) -> None:
         """Carry ``op`` over."""
         self._ops.append(op)
+
+    def stand_in(self, old: Value, new: Value) -> None:
+        """Let ``new`` be read instead of ``old``, a result of an op still to come, from here on."""
+        self.changed = True
+        self._stand_ins[old.name] = new
+
+    def is_replaced(self, op: Op) -> bool:
+        """Whether all results of ``op`` have stand-ins already."""
+        return bool(op.results) and all(value.name in self._stand_ins for value in op.results)
 
     def substitute(self, op: Op, values: tuple[Value, ...]) -> None:
         """Let ``values`` stand in for the results of ``op``, which goes away."""
