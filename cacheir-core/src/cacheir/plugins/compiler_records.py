@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 
 class Stage(str, Enum):
-    """Where in the pipeline a pass runs. A pass never sees a graph from an earlier stage."""
+    """Where in the pipeline a pass runs. A pass never sees a graph from an earlier stage.
+
+    No pass can join ``PROGRAM`` and ``PLAN``: core's own steps run there, and their records carry these stages.
+    """
 
     LOGICAL = "logical"  # one module; knows nothing of mode, target or cache
+    PROGRAM = "program"  # steps that change signatures and calls, such as prefill-decode-specialization
     MODE = "mode"  # once for prefill and once for decode; the cache is explicit state
     TARGET = "target"  # the same two modules, now for one target and one quantisation
+    PLAN = "plan"  # steps from program to plan: kernel selection, schedule, memory
 
     def __str__(self) -> str:
         return self.value
@@ -54,6 +59,8 @@ class PassSpec:
         check_fields(self)
         if self.name in (*self.after, *self.before, *self.requires):
             raise ValueError(f"pass {self.name!r} is ordered against itself")
+        if self.stage in (Stage.PROGRAM, Stage.PLAN):
+            raise ValueError(f"pass {self.name!r}: stage {self.stage} is for core's own steps")
 
 
 @record(level=STABLE)
