@@ -1,0 +1,115 @@
+"""Grouped-query attention over pages (Ainslie et al. 2023, arXiv:2305.13245): softmax(q k * scale) v per head."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir_cpu.pool import Pool, RowKeys
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+# Queries of a prompt that share one score matrix: bounds it to this many rows times the keys.
+QUERY_BLOCK = 128
+
+
+def kv_append(kv: Pool, k: F32, v: F32, slots: I32, *, layer: int) -> Pool:
+    """kv, k and v [T, K, D], slots [T] -> kv, changed in place: the verifier has proved that nobody reads the old one."""
+    kv.append(layer, k, v, slots)
+    return kv
+
+
+def paged_attention_decode(
+    q: F32, kv: Pool, page_table: I32, positions: I32, lengths: I32, *, layer: int, scale: float, window: int, out: F32
+) -> None:
+    """q [T, N, D], page_table [T, M], positions [T], lengths [T] -> out [T, N, D]; one query a row."""
+    for index, row in enumerate(kv.rows(page_table, lengths)):
+        start = _window_start(int(positions[index]), window)
+        _one_query(q[index], kv.keys(layer, row), kv.values(layer, row), start, int(positions[index]) + 1, scale, out[index])
+
+
+def paged_attention_prefill(
+    q: F32,
+    kv: Pool,
+    page_table: I32,
+    row_starts: I32,
+    positions: I32,
+    lengths: I32,
+    *,
+    layer: int,
+    scale: float,
+    window: int,
+    out: F32,
+) -> None:
+    """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal by position."""
+    for row, keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
+        for start in range(begin, end, QUERY_BLOCK):
+            block = slice(start, min(start + QUERY_BLOCK, end))
+            _query_block(q[block], keys, values, positions[block], scale, window, out[block])
+
+
+def paged_attention_prefill_invariant(
+    q: F32,
+    kv: Pool,
+    page_table: I32,
+    row_starts: I32,
+    positions: I32,
+    lengths: I32,
+    *,
+    layer: int,
+    scale: float,
+    window: int,
+    out: F32,
+) -> None:
+    """As ``paged_attention_prefill``, one query at a time over just its own keys: the computation that decoding does."""
+    for row, keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
+        for index in range(begin, end):
+            stop = int(positions[index]) + 1
+            _one_query(q[index], keys, values, _window_start(stop - 1, window), stop, scale, out[index])
+
+
+def _rows(kv: Pool, layer: int, page_table: I32, row_starts: I32, lengths: I32):  # type: ignore[no-untyped-def]
+    bounds = row_starts.tolist()
+    for index, row in enumerate(kv.rows(page_table, lengths)):
+        if bounds[index] < bounds[index + 1]:
+            yield row, kv.keys(layer, row), kv.values(layer, row), bounds[index], bounds[index + 1]
+
+
+def _window_start(position: int, window: int) -> int:
+    return max(0, position + 1 - window) if window else 0
+
+
+def _one_query(q: F32, keys: F32, values: F32, start: int, stop: int, scale: float, out: F32) -> None:
+    kv_heads, head_dim = keys.shape[0], keys.shape[2]
+    query = (q * np.float32(scale)).reshape(kv_heads, -1, head_dim)
+    scores = np.matmul(query, keys[:, start:stop].transpose(0, 2, 1))
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    out[...] = np.matmul(scores, values[:, start:stop]).reshape(out.shape)
+
+
+def _query_block(q: F32, keys: F32, values: F32, positions: I32, scale: float, window: int, out: F32) -> None:
+    tokens, heads, head_dim = q.shape
+    kv_heads = keys.shape[0]
+    stop = int(positions[-1]) + 1
+    start = _window_start(int(positions[0]), window)
+    keys, values = keys[:, start:stop], values[:, start:stop]
+    # [K, G * T, D]: the queries of all heads that read one key head are rows of one product.
+    query = (q * np.float32(scale)).reshape(tokens, kv_heads, heads // kv_heads, head_dim).transpose(1, 2, 0, 3)
+    scores = np.matmul(query.reshape(kv_heads, -1, head_dim), keys.transpose(0, 2, 1))
+    scores = scores.reshape(kv_heads, heads // kv_heads, tokens, stop - start)
+    at = np.arange(start, stop, dtype=np.int32)[None, :]
+    hidden = at > positions[:, None]
+    if window:
+        hidden |= at <= positions[:, None] - window
+    scores[:, :, hidden] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    mixed = np.matmul(scores.reshape(kv_heads, -1, stop - start), values)
+    out[...] = mixed.reshape(kv_heads, heads // kv_heads, tokens, head_dim).transpose(2, 0, 1, 3).reshape(out.shape)
+
+
+__all__ = ["RowKeys", "kv_append", "paged_attention_decode", "paged_attention_prefill", "paged_attention_prefill_invariant"]

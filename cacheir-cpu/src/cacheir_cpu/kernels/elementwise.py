@@ -1,0 +1,49 @@
+"""Elementwise ops, embedding and row gathering."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+
+def embedding(tokens: I32, table: F32, *, out: F32) -> None:
+    """tokens [T], table [V, H] -> out [T, H]."""
+    np.take(table, tokens, axis=0, out=out, mode="clip")
+
+
+def gather_rows(x: F32, rows: I32, *, out: F32) -> None:
+    """x [T, H], rows [R] -> out [R, H]."""
+    np.take(x, rows, axis=0, out=out, mode="clip")
+
+
+def add(x: F32, y: F32, *, out: F32) -> None:
+    """x, y of shapes that broadcast -> out."""
+    np.add(x, y, out=out)
+
+
+def multiply(x: F32, y: F32, *, out: F32) -> None:
+    """x, y of shapes that broadcast -> out."""
+    np.multiply(x, y, out=out)
+
+
+def silu(x: F32, *, out: F32) -> None:
+    """x -> x / (1 + exp(-x)); ``out`` may be ``x``."""
+    gate = np.negative(x)
+    with np.errstate(over="ignore"):  # exp of a large number is inf, and x / inf is the right 0
+        np.exp(gate, out=gate)
+    gate += np.float32(1)
+    np.divide(x, gate, out=out)
+
+
+def swiglu(gate: F32, up: F32, *, out: F32) -> None:
+    """gate, up [T, F] -> silu(gate) * up."""
+    silu(gate, out=out)
+    out *= up
+
+
+def reshape(x: F32, *, shape: tuple[str, ...], out: F32) -> None:
+    """x -> out, the same elements in another shape."""
+    out[...] = x.reshape(out.shape)

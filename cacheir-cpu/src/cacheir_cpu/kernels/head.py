@@ -1,0 +1,32 @@
+"""The greedy head: logits and their argmax in one op."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir_cpu.kernels.linear import linear, linear_invariant
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+
+def head_argmax(rows: F32, weight: F32, bias: F32 | None = None, *, out: I32) -> None:
+    """rows [R, H], weight [V, H], bias [V] -> out [R]: the lowest id among the largest logits, -1 where one is not finite."""
+    logits = np.empty((rows.shape[0], weight.shape[0]), np.float32)
+    linear(rows, weight, bias, out=logits)
+    _argmax(logits, out)
+
+
+def head_argmax_invariant(rows: F32, columns: F32, bias: F32 | None = None, *, out: I32) -> None:
+    """rows [R, H], columns [H, V], bias [V] -> out [R], as ``head_argmax``."""
+    logits = np.empty((rows.shape[0], columns.shape[1]), np.float32)
+    linear_invariant(rows, columns, bias, out=logits)
+    _argmax(logits, out)
+
+
+def _argmax(logits: F32, out: I32) -> None:
+    out[...] = logits.argmax(axis=-1)
+    # argmax stops at the first NaN, so only the winner needs a look for NaN and +inf; a lone -inf cannot win unless all are.
+    best = logits[np.arange(len(out)), out]
+    out[~np.isfinite(best)] = -1

@@ -1,0 +1,31 @@
+"""What some NumPy kernels cannot do, in words for the reader of the schedule."""
+
+from __future__ import annotations
+
+from cacheir.ir import Op, TensorType
+
+
+def _all_f32(op: Op) -> str | None:
+    for value in op.operands:
+        dtype = value.type.dtype
+        if dtype != "f32" and value.origin != "weight":
+            return f"{value} is {dtype}, not f32"
+    return None
+
+
+def add(op: Op) -> str | None:
+    """Float32 alone: other types go through the reference, which rounds once from float32."""
+    return _all_f32(op)
+
+
+def multiply(op: Op) -> str | None:
+    """As ``add``."""
+    return _all_f32(op)
+
+
+def rope(op: Op) -> str | None:
+    """[T, N, D] alone: the tables are broadcast over the heads."""
+    x = op.operands[0].type
+    if not isinstance(x, TensorType) or len(x.shape) != 3:
+        return f"x has {len(x.shape) if isinstance(x, TensorType) else 'no'} axes, not the 3 of [T, N, D]"
+    return None

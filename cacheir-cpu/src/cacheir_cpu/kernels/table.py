@@ -1,0 +1,66 @@
+"""The NumPy kernels as records: which op each computes, how it wants its weights, whether a row's bits depend on its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cacheir.plugins import KernelSpec
+
+TARGET = "cpu.numpy"
+
+# op -> (module and function, layout of each operand, row order). Layout words are explained in residents.py. Where an op
+# has two kernels, the one that is faster by shape "varies" and ranks first; --batch-invariant refuses it.
+_STACKED_QKV = ("", "rows", "+", "+", "dense", "dense", "dense")
+_NORM_QKV = ("", "dense", "rows", "+", "+", "", "", "dense", "dense", "dense")
+_KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("embedding", "elementwise:embedding", ("", "dense"), "fixed"),
+    ("gather_rows", "elementwise:gather_rows", (), "fixed"),
+    ("add", "elementwise:add", ("dense", "dense"), "fixed"),
+    ("multiply", "elementwise:multiply", ("dense", "dense"), "fixed"),
+    ("silu", "elementwise:silu", (), "fixed"),
+    ("swiglu", "elementwise:swiglu", (), "fixed"),
+    ("reshape", "elementwise:reshape", (), "fixed"),
+    ("rms_norm", "norm:rms_norm", ("", "dense"), "fixed"),
+    ("add_rms_norm", "norm:add_rms_norm", ("", "", "dense"), "fixed"),
+    ("rope", "rotary:rope", (), "fixed"),
+    ("linear", "linear:linear", ("", "rows", "dense"), "varies"),
+    ("linear", "linear:linear_invariant", ("", "columns", "dense"), "fixed"),
+    ("fused_qkv", "fused:fused_qkv", _STACKED_QKV, "varies"),
+    ("fused_qkv", "fused:fused_qkv_invariant", tuple(w.replace("rows", "columns") for w in _STACKED_QKV), "fixed"),
+    ("fused_rmsnorm_qkv_rope", "fused:fused_rmsnorm_qkv_rope", _NORM_QKV, "varies"),
+    (
+        "fused_rmsnorm_qkv_rope",
+        "fused:fused_rmsnorm_qkv_rope_invariant",
+        tuple(w.replace("rows", "columns") for w in _NORM_QKV),
+        "fixed",
+    ),
+    ("fused_swiglu", "fused:fused_swiglu", ("", "rows", "+", "dense", "dense"), "varies"),
+    ("fused_swiglu", "fused:fused_swiglu_invariant", ("", "columns", "+", "dense", "dense"), "fixed"),
+    ("kv_append", "attention:kv_append", (), "fixed"),
+    ("paged_attention_decode", "attention:paged_attention_decode", (), "fixed"),
+    ("paged_attention_prefill", "attention:paged_attention_prefill", (), "varies"),
+    ("paged_attention_prefill", "attention:paged_attention_prefill_invariant", (), "fixed"),
+    ("head_argmax", "head:head_argmax", ("", "rows", "dense"), "varies"),
+    ("head_argmax", "head:head_argmax_invariant", ("", "columns", "dense"), "fixed"),
+)
+
+
+def numpy_kernels() -> Iterator[KernelSpec]:
+    """The records, for the kernels hook."""
+    for op, place, layouts, row_order in _KERNELS:
+        function = place.split(":")[1]
+        yield KernelSpec(
+            name=f"{TARGET}.{function}",
+            op=op,
+            target=TARGET,
+            entry=f"cacheir_cpu.kernels.{place}",
+            dtypes=("i32",) if op == "embedding" else () if op == "kv_append" else ("f32",),
+            refuses=f"cacheir_cpu.kernels.refusals:{op}" if op in _REFUSALS else None,
+            writes_out=op != "kv_append",
+            rank=1 if row_order == "varies" else 0,
+            layouts=layouts,
+            row_order=row_order,
+        )
+
+
+_REFUSALS = frozenset({"add", "multiply", "rope"})

@@ -1,0 +1,109 @@
+"""The KV pages of one group of layers in memory, and a step's view of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.ir.types import KVType
+from cacheir_cpu.bfloat16 import from_bfloat16, to_bfloat16
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+_STORAGE = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
+FORMATS = tuple(_STORAGE)
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """Where the keys of one row lie: a slice of the pool's tokens where its pages follow each other, else their numbers."""
+
+    length: int
+    tokens: slice | I32
+
+
+class Pool:
+    """Storage [layers, 2 (K, V), heads, pages * page_tokens, head_dim]: heads outermost, so that the keys of a head in
+    pages that follow each other are one block of memory and attention reads them in place.
+    """
+
+    def __init__(self, kind: KVType, layers: Sequence[int], pages: int, page_tokens: int) -> None:
+        self.kind = kind
+        self.page_tokens = page_tokens
+        self.pages = pages
+        self._row = {layer: row for row, layer in enumerate(layers)}
+        shape = (len(self._row), 2, kind.heads, pages * page_tokens, kind.head_dim)
+        self.storage = np.zeros(shape, _STORAGE[kind.dtype])
+        self._rows: list[RowKeys] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
+        return self.storage.nbytes
+
+    def begin_step(self) -> None:
+        """Forget the last step's page tables."""
+        self._rows = None
+
+    def rows(self, page_table: I32, lengths: I32) -> list[RowKeys]:
+        """page_table [B, M], lengths [B] -> each row's keys; worked out once a step and shared by the layers."""
+        if self._rows is None:
+            self._rows = [self._row_keys(pages, int(length)) for pages, length in zip(page_table, lengths)]
+        return self._rows
+
+    def append(self, layer: int, k: F32, v: F32, slots: I32) -> None:
+        """k, v [T, K, D] into token places ``slots`` [T] of ``layer``."""
+        part = self.storage[self._row[layer]]
+        part[0][:, slots] = self._encode(k).transpose(1, 0, 2)
+        part[1][:, slots] = self._encode(v).transpose(1, 0, 2)
+
+    def keys(self, layer: int, row: RowKeys) -> F32:
+        """The row's keys [K, S, D] float32, a view where that is possible."""
+        return self._decode(self.storage[self._row[layer], 0][:, row.tokens])
+
+    def values(self, layer: int, row: RowKeys) -> F32:
+        """The row's values [K, S, D] float32, a view where that is possible."""
+        return self._decode(self.storage[self._row[layer], 1][:, row.tokens])
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages, (source, target) each."""
+        pages = self._paged()
+        for source, target in pairs:
+            pages[:, :, :, target] = pages[:, :, :, source]
+
+    def read_pages(self, pages: Sequence[int]) -> F32:
+        """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
+        chosen = self._paged()[:, :, :, list(pages)]
+        return self._decode(np.ascontiguousarray(chosen.transpose(3, 0, 1, 2, 4, 5)))
+
+    def write_pages(self, pages: Sequence[int], data: F32) -> None:
+        """``data`` as ``read_pages`` gives it."""
+        self._paged()[:, :, :, list(pages)] = self._encode(data).transpose(1, 2, 3, 0, 4, 5)
+
+    def _paged(self) -> NDArray[np.generic]:
+        layers, two, heads, _, head_dim = self.storage.shape
+        return self.storage.reshape(layers, two, heads, self.pages, self.page_tokens, head_dim)
+
+    def _row_keys(self, pages: I32, length: int) -> RowKeys:
+        used = pages[: -(-length // self.page_tokens)].tolist()
+        first = used[0] if used else 0
+        if used == list(range(first, first + len(used))):
+            return RowKeys(length, slice(first * self.page_tokens, first * self.page_tokens + length))
+        places = np.asarray(used, np.int32)[:, None] * self.page_tokens + np.arange(self.page_tokens, dtype=np.int32)
+        return RowKeys(length, places.reshape(-1)[:length])
+
+    def _encode(self, x: F32) -> NDArray[np.generic]:
+        if self.kind.dtype == "f32":
+            return x
+        return to_bfloat16(x) if self.kind.dtype == "bf16" else x.astype(np.float16)
+
+    def _decode(self, stored: NDArray[np.generic]) -> F32:
+        if self.kind.dtype == "f32":
+            return stored  # type: ignore[return-value]
+        if self.kind.dtype == "bf16":
+            return from_bfloat16(stored)  # type: ignore[arg-type]
+        return stored.astype(np.float32)

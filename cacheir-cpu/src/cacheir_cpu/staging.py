@@ -1,0 +1,75 @@
+"""A step as the arrays that main takes: tokens, positions, slots, page tables, lengths, head rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.errors import RequestError
+from cacheir.runtime.executor import Row
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The inputs by name, and which head rows belong to which row of the step: ``head_spans[i]`` is a slice of them."""
+
+    inputs: Mapping[str, I32]
+    head_spans: tuple[slice, ...]
+    tokens: int
+    rows: int
+    head_rows: int
+
+
+def stage(rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, page_tokens: int, table_width: int) -> Staged:
+    """The arrays for ``rows``, whose token ids are ``tokens``. Names of groups after the first end in their number.
+
+    Raises RequestError where a row's pages do not reach its last token.
+    """
+    counts = [len(ids) for ids in tokens]
+    starts = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    positions = np.concatenate([np.arange(row.position, row.position + n, dtype=np.int32) for row, n in zip(rows, counts)])
+    inputs: dict[str, I32] = {
+        "tokens": np.fromiter((token for ids in tokens for token in ids), np.int32, int(starts[-1])),
+        "positions": positions,
+        "row_starts": starts,
+    }
+    for group in range(groups):
+        suffix = f".{group}" if group else ""
+        table = np.zeros((len(rows), table_width), np.int32)
+        slots = np.empty(int(starts[-1]), np.int32)
+        for index, (row, n) in enumerate(zip(rows, counts)):
+            _place(row, row.pages[group], n, page_tokens, table[index], slots[starts[index] : starts[index + 1]])
+        inputs[f"page_table{suffix}"] = table
+        inputs[f"slots{suffix}"] = slots
+        inputs[f"lengths{suffix}"] = np.fromiter((row.position + n for row, n in zip(rows, counts)), np.int32, len(rows))
+    spans, head_rows = _head_rows(rows, counts, starts)
+    inputs["head_rows"] = head_rows
+    return Staged(inputs, spans, int(starts[-1]), len(rows), len(head_rows))
+
+
+def _place(row: Row, pages: tuple[int, ...], count: int, page_tokens: int, table: I32, slots: I32) -> None:
+    if len(pages) * page_tokens < row.position + count:
+        raise RequestError(
+            f"slot {row.slot} has {len(pages)} pages of {page_tokens} tokens, too few for position {row.position + count - 1}"
+        )
+    if len(pages) > len(table):
+        raise RequestError(f"slot {row.slot} has {len(pages)} pages, this program's page table holds {len(table)}")
+    table[: len(pages)] = pages
+    at = np.arange(row.position, row.position + count, dtype=np.int32)
+    slots[...] = table[at // page_tokens] * page_tokens + at % page_tokens
+
+
+def _head_rows(rows: Sequence[Row], counts: Sequence[int], starts: I32) -> tuple[tuple[slice, ...], I32]:
+    chosen: list[int] = []
+    spans = []
+    for index, (row, count) in enumerate(zip(rows, counts)):
+        wanted = () if row.want == "nothing" else row.want_at or (count - 1,)
+        spans.append(slice(len(chosen), len(chosen) + len(wanted)))
+        chosen += [int(starts[index]) + at for at in wanted]
+    return tuple(spans), np.asarray(chosen, np.int32)
