@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
-_TERM = re.compile(r"\s*(?:(?:(-?\d+)\s*\*\s*)?([A-Za-z_]\w*)|(-?\d+))\s*")
+_TERM = re.compile(r"\s*(?:(?:(-?\d+)\s*\*\s*)?([A-Za-z_]\w*)|(-?\d+))\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,21 @@ class Dim:
         """The size where each name has the value in ``sizes``; KeyError for a missing name."""
         return self.constant + sum(factor * sizes[name] for name, factor in self.terms)
 
+    def substitute(self, sizes: Mapping[str, Dim]) -> Dim:
+        """The size with each name replaced by its size in ``sizes``; names not in it stay."""
+        total = Dim(self.constant)
+        for name, factor in self.terms:
+            total = total + sizes.get(name, Dim(0, ((name, 1),))) * factor
+        return total
+
+    def limits(self, bounds: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+        """The least and the greatest size where each name lies in ``bounds``; KeyError for a missing name."""
+        low = high = self.constant
+        for name, factor in self.terms:
+            ends = (factor * bounds[name][0], factor * bounds[name][1])
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
     def __str__(self) -> str:
         parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
         if self.constant or not parts:
@@ -57,7 +71,7 @@ class Dim:
         return " + ".join(parts)
 
 
-DimLike = Union[int, str, Dim]
+DimLike = int | str | Dim
 
 
 def dim(value: DimLike) -> Dim:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 from cacheir.ir.types import KVType, Type
 from cacheir.ir.weights import Recipe
@@ -33,12 +33,12 @@ class LayerSymbol:
 
 LAYER = LayerSymbol()
 
-Attr = Union[int, float, bool, str, LayerSymbol, tuple["Attr", ...]]
+Attr: TypeAlias = int | float | bool | str | LayerSymbol | tuple["Attr", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named value of a graph. ``origin`` is ``op``, ``input``, ``state`` or ``weight``; weights print as ``@name``."""
+    """A named value of a graph. ``origin`` is ``op``, ``input``, ``state`` or ``weight``, which prints as ``@name``."""
 
     name: str
     type: Type

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from cacheir.ir.dims import Dim, DimLike, dim
 
@@ -31,9 +30,10 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class QuantType:
-    """A tensor stored in a block format, ``q4_1<f32>[576, 576]``: ``dtype`` is what it unpacks to, ``shape`` is logical.
+    """A tensor stored in a block format, ``q4_1<f32>[576, 576]``.
 
-    ``format`` names a ``QuantFormat`` record; blocks run along the last axis.
+    ``dtype`` is what it unpacks to and ``shape`` is logical. ``format`` names a ``QuantFormat`` record; blocks
+    run along the last axis.
     """
 
     format: str
@@ -74,4 +74,4 @@ class KVType:
         return f"kv<layers={self.layers}, heads={self.heads}, head_dim={self.head_dim}, {self.dtype}{window}>"
 
 
-Type = Union[TensorType, QuantType, KVType]
+Type = TensorType | QuantType | KVType

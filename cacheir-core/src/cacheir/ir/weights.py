@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Union
 
 from cacheir.ir.spelling import attrs_text, quoted
 
@@ -13,7 +12,7 @@ LAYER_MARK = "$layer"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor of the model, by its canonical key (``layers.$layer.attn.q``); the program's source table has its place."""
+    """A tensor of the model by its canonical key, ``layers.$layer.attn.q``; a program's source table has its place."""
 
     key: str
 
@@ -31,7 +30,7 @@ class Derived:
     attrs: tuple[tuple[str, object], ...] = ()
 
 
-Recipe = Union[Stored, Derived]
+Recipe = Stored | Derived
 
 
 def at_layer(text: str, layer: int | None) -> str:
