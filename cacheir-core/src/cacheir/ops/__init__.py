@@ -1,0 +1,1 @@
+"""Op definitions: operands, attributes, inference, and where the meaning of each lies."""
