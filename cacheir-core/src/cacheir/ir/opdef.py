@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheir.ir.graph import Attr
 from cacheir.ir.types import Type
-from cacheir.plugins.ref import Lazy
+from cacheir.plugins.ref import Lazy, resolve
 
 if TYPE_CHECKING:
     from cacheir.ir.graph import Graph, Op
@@ -79,3 +79,7 @@ class OpDef:
         """``attrs`` with the declared defaults filled in."""
         filled = {attr.name: attr.default for attr in self.attrs if attr.default is not None}
         return {**filled, **attrs}
+
+    def infer_types(self, types: Sequence[Type], attrs: Mapping[str, Attr]) -> tuple[Type, ...]:
+        """The result types for operands of ``types``, with defaults filled in; TypeRuleError where they do not fit."""
+        return tuple(resolve(self.infer)(tuple(types), self.with_defaults(attrs)))
