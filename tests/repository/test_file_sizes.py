@@ -1,0 +1,42 @@
+"""A source file has one subject: at most 400 lines, and a first line that says what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MAX_LINES = 400
+
+
+def test_no_source_file_is_longer_than_the_limit(source_files: list[Path], root: Path) -> None:
+    long = {
+        str(path.relative_to(root)): lines
+        for path in source_files
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES
+    }
+    assert not long
+
+
+def test_the_first_line_is_a_docstring_sentence(source_files: list[Path], root: Path) -> None:
+    """An empty __init__.py says nothing and needs no sentence."""
+    bad = {
+        str(path.relative_to(root)): lines[0]
+        for path in source_files
+        if (lines := path.read_text(encoding="utf-8").splitlines()) and not is_sentence(lines[0])
+    }
+    assert not bad
+
+
+def is_sentence(line: str) -> bool:
+    """Whether a line opens a docstring and ends a sentence in it."""
+    return line.startswith('"""') and line[3:4].isalpha() and line.removesuffix('"""').endswith((".", "?"))
+
+
+def test_no_file_name_hides_what_is_in_it(source_files: list[Path], root: Path) -> None:
+    vague = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
+    bad = [
+        str(path.relative_to(root))
+        for path in source_files
+        if path.stem in vague
+        or (path.stem.rpartition("_")[2].isdecimal() and not path.stem.endswith(("_8", "_16", "_32")))
+    ]
+    assert not bad
