@@ -1,0 +1,1 @@
+"""Block formats of quantised storage, and arrays that are stored in them."""
