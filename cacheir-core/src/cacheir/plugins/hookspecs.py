@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cacheir.ir.graph import Graph, Op
     from cacheir.ir.opdef import OpDef
     from cacheir.plugins import specs
-    from cacheir.runtime.stats import RequestStats
+    from cacheir.runtime.stats import GenerationStats
 
 
 # --- register: who you are ---------------------------------------------------------------------
@@ -211,5 +211,5 @@ def cacheir_compile_done(artifact: Path, records: Sequence[specs.PassRecord]) ->
 
 
 @hook(level=PROVISIONAL)
-def cacheir_request_done(stats: RequestStats) -> None:
+def cacheir_request_done(stats: GenerationStats) -> None:
     """Called when a request leaves the scheduler: finished, cancelled or rejected. Must not block."""

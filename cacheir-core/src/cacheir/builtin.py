@@ -1,0 +1,72 @@
+"""Core's own plugin: its commands, and where its ops, passes, formats and the rest are listed.
+
+Nothing of the compiler is imported before its hook is called: each hook imports the list that it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from cacheir.plugins.markers import hookimpl
+from cacheir.plugins.surface_records import CommandSpec, PluginInfo
+
+if TYPE_CHECKING:
+    from cacheir.ir.opdef import OpDef
+    from cacheir.plugins.compiler_records import PassSpec, QuantFormatSpec
+
+# name, help, app. To add a command, write its file and add its line here.
+COMMANDS = (
+    ("compile", "Compile a model into an artifact.", "cacheir.cli.compile:app"),
+    ("inspect", "Show the graphs, passes, kernels and memory of an artifact or a model.", "cacheir.cli.inspect:app"),
+    ("passes", "List passes and planning steps in the order in which they would run.", "cacheir.cli.passes:app"),
+    ("run", "Generate text.", "cacheir.cli.run:app"),
+    ("chat", "Talk to a model.", "cacheir.cli.chat:app"),
+    ("models", "List the named models that are installed.", "cacheir.cli.models:app"),
+    (
+        "profile",
+        "Show what this machine has: processor, instruction sets, memory, backends.",
+        "cacheir.cli.profile:app",
+    ),
+    ("benchmark", "Time prefill and decode.", "cacheir.cli.benchmark:app"),
+    ("plugins", "List, check, explain and start plugins.", "cacheir.cli.plugins:app"),
+    ("verify", "Check that an artifact is whole and belongs to its model.", "cacheir.cli.verify:app"),
+    ("cache", "List and clear what is cached.", "cacheir.cli.cache:app"),
+)
+
+
+@hookimpl
+def cacheir_plugin_info() -> PluginInfo:
+    """Say who this is."""
+    return PluginInfo(title="CacheIR core", summary="The IR, passes, planning, runtime and command line.")
+
+
+@hookimpl
+def cacheir_register_commands() -> Iterator[CommandSpec]:
+    """The commands of ``COMMANDS``."""
+    for name, text, app in COMMANDS:
+        yield CommandSpec(name=name, help=text, app=app, group="CacheIR")
+
+
+@hookimpl
+def cacheir_register_ops() -> Iterable[OpDef]:
+    """The ops of the dialects std, nn, kv, quant and fused."""
+    from cacheir.ops.table import core_ops
+
+    return core_ops().values()
+
+
+@hookimpl
+def cacheir_register_passes() -> Iterable[PassSpec]:
+    """The passes that a decoder needs to run."""
+    from cacheir.passes.table import core_passes
+
+    return core_passes().values()
+
+
+@hookimpl
+def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
+    """The classic block formats of GGUF files."""
+    from cacheir.formats.table import core_formats
+
+    return core_formats().values()

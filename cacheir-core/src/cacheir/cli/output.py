@@ -1,0 +1,80 @@
+"""What commands print: aligned tables or JSON on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+# States that a reader looks for, and their ANSI colours. Colour is never the only sign of anything.
+_COLOURS = {"ok": "32", "loaded": "32", "FAIL": "31", "failed": "31", "incompatible": "31", "slow": "33", "idle": "33"}
+
+
+def print_json(value: Any, out: TextIO | None = None) -> None:
+    """Print ``value`` as indented JSON with sorted keys; NaN and infinities are errors, as they are no JSON."""
+    print(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False), file=out or sys.stdout)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> str:
+    """An aligned table without boxes, one line a row, two spaces between columns.
+
+    ``right`` names the headings whose columns are aligned to the right: numbers. A line break in a cell becomes a
+    space, so that a row stays a line.
+    """
+    cells = [[str(heading) for heading in headings], *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    lines = []
+    for row in cells:
+        padded = (
+            cell.rjust(width) if heading in right else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, headings)
+        )
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """Print a table, its states in colour where standard output is a terminal."""
+    text = table(headings, rows, right=right)
+    print(colour_states(text) if wants_colour(sys.stdout) else text)
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal whose user has not asked for plain text (``NO_COLOR``)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def colour_states(text: str) -> str:
+    """``text`` with the words that are states in colour, where they stand alone between spaces."""
+    lines = []
+    for line in text.split("\n"):
+        words = line.split(" ")
+        lines.append(" ".join(f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if word in _COLOURS else word for word in words))
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress(doing: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Say on standard error what takes long: ``doing`` at once, and on the same line how long it took.
+
+    Where stderr is no terminal each is a line of its own, so that a log can be read.
+    """
+    out = stream or sys.stderr
+    alone = not out.isatty()
+    print(f"{doing} ...", end="\n" if alone else "", file=out, flush=True)
+    start = time.perf_counter()
+    try:
+        yield
+    except BaseException:
+        print("" if not alone else f"{doing}: failed", file=out, flush=True)
+        raise
+    seconds = time.perf_counter() - start
+    print(f"{doing}: {seconds:.1f} s" if alone else f" {seconds:.1f} s", file=out, flush=True)
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split("\n"))
