@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 from cacheir.ir.graph import Graph, Module, Op, Value
@@ -50,6 +49,8 @@ def graph_hash(graph: Graph) -> str:
 
     A called graph counts by its name alone; hash a module by its text.
     """
+    import hashlib  # costs more than the rest of this module, and printing does not need it
+
     return hashlib.sha256(print_graph(graph, canonical=True).encode()).hexdigest()[:16]
 
 

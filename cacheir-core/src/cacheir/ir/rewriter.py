@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -39,6 +40,11 @@ class Rewriter:
         self._ops: list[Op] = []
         self._weights: list[Weight] = list(graph.weights)
         self._stand_ins: dict[str, Value] = {}
+        self._makers = graph.producers()
+        self._producers: dict[str, Op] = {}
+        # How often each value is read by the ops made so far, the ops still to come, and the yield.
+        self._uses = Counter(value.name for op in graph.ops for value in op.operands)
+        self._uses.update(value.name for value in graph.outputs)
         self._names = {value.name for op in graph.ops for value in op.results}
         self._names |= {value.name for value in graph.params} | {weight.name for weight in graph.weights}
 
@@ -49,16 +55,23 @@ class Rewriter:
 
     def producer(self, value: Value) -> Op | None:
         """The op emitted or kept so far that makes ``value``."""
-        return next((op for op in reversed(self._ops) if value in op.results), None)
+        return self._producers.get(value.name)
+
+    def use_count(self, value: Value) -> int:
+        """How often ``value`` is read, as the graph stands now; an op that was kept counts though nothing reads it."""
+        return self._uses[value.name]
 
     def keep(self, op: Op) -> None:
         """Carry ``op`` over."""
-        self._ops.append(op)
+        self._append(op)
 
     def stand_in(self, old: Value, new: Value) -> None:
         """Let ``new`` be read instead of ``old``, a result of an op still to come, from here on."""
         self.changed = True
-        self._stand_ins[old.name] = new
+        self._redirect(old, new)
+        maker = self._makers[old.name]
+        if self.is_replaced(maker):
+            self._uses.subtract(value.name for value in self.renamed(maker).operands)
 
     def is_replaced(self, op: Op) -> bool:
         """Whether all results of ``op`` have stand-ins already."""
@@ -69,9 +82,19 @@ class Rewriter:
         if len(values) != len(op.results):
             raise ValueError(f"{op.name} has {len(op.results)} results, the rule gave {len(values)}")
         self.changed = True
+        self._uses.subtract(value.name for value in op.operands)
         for old, new in zip(op.results, values):
             if old.name != new.name:
-                self._stand_ins[old.name] = new
+                self._redirect(old, new)
+
+    def _redirect(self, old: Value, new: Value) -> None:
+        new = self._stand_ins.get(new.name, new)  # a rule may hand back a value that has a stand-in itself
+        self._stand_ins[old.name] = new
+        self._uses[new.name] += self._uses.pop(old.name, 0)
+
+    def _append(self, op: Op) -> None:
+        self._ops.append(op)
+        self._producers.update((value.name, op) for value in op.results)
 
     def fresh(self, hint: str) -> str:
         """A name not taken in the graph, made from ``hint``."""
@@ -97,7 +120,10 @@ class Rewriter:
         result_types = tuple(types)
         names = tuple(hints) if hints is not None else (hint,) * len(result_types)
         results = tuple(Value(self.fresh(text), type_) for text, type_ in zip(names, result_types))
-        self._ops.append(Op(name, tuple(operands), results, tuple(sorted((attrs or {}).items())), scope))
+        # A rule may pass on values that it found in the graph as it was before the walk.
+        current = tuple(self._stand_ins.get(value.name, value) for value in operands)
+        self._uses.update(value.name for value in current)
+        self._append(Op(name, current, results, tuple(sorted((attrs or {}).items())), scope))
         self.changed = True
         return results
 

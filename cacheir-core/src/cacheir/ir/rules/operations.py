@@ -27,7 +27,7 @@ def operations(graph: Graph, setting: Setting) -> Iterator[Finding]:
             if definition is None:
                 faults.append(("unknown-op", f"there is no op {op.name}"))
             else:
-                faults += _declared(op, definition)
+                faults += declaration_faults(op, definition)
                 # A rule may count on operands and attributes being as declared, so it is asked only then.
                 faults += () if faults else _inferred(op, definition)
         yield from (Finding(line_of_op(graph, number), rule, text) for rule, text in faults)
@@ -60,7 +60,8 @@ def _attribute_values(op: Op) -> Iterator[tuple[str, str]]:
             yield "attribute-value", f"attribute {name} of {op.name} {fault}"
 
 
-def _declared(op: Op, definition: OpDef) -> Iterator[tuple[str, str]]:
+def declaration_faults(op: Op, definition: OpDef) -> Iterator[tuple[str, str]]:
+    """Pairs of a rule's name and a sentence: operands and attributes that are not as ``definition`` declares them."""
     fewest = sum(not (operand.optional or operand.variadic) for operand in definition.operands)
     most = len(definition.operands) if not _is_variadic(definition) else len(op.operands)
     if not fewest <= len(op.operands) <= most:

@@ -91,10 +91,10 @@ def _recipe_sizes(operands: dict[str, tuple[str, ...]]) -> dict[str, tuple[int, 
     ready = [name for name, count in open_parts.items() if not count]
     sizes: dict[str, tuple[int, int]] = {}
     for name in ready:  # grows while it is walked
-        parts = [sizes[part] for part in operands[name] if part in sizes]
-        depth = 1 + max((depth for depth, _ in parts), default=0)
+        made_of = [sizes[part] for part in operands[name] if part in sizes]
+        depth = 1 + max((depth for depth, _ in made_of), default=0)
         # Capped, since the true number doubles with each step of a chain of concat(@a, @a).
-        sizes[name] = depth, min(sum(stored for _, stored in parts) or 1, _MOST_STORED + 1)
+        sizes[name] = depth, min(sum(stored for _, stored in made_of) or 1, _MOST_STORED + 1)
         for user in users.get(name, ()):
             open_parts[user] -= 1
             if not open_parts[user]:
