@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-record = dataclass(frozen=True, kw_only=True)
 
-
-@record
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """A buffer's place in its graph's frame, in bytes; alive from entry ``first`` to entry ``last``, both included."""
 
@@ -19,12 +17,13 @@ class Place:
     in_place_of: str = ""  # the operand whose place it takes over
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The buffers of one graph. ``nbytes`` is the frame's own size, ``with_callees`` that of the deepest stack above it.
+    """The buffers of one graph. ``nbytes`` is the frame's own size, ``with_callees`` that with the deepest stack on it.
 
     ``call_bases`` gives, for each call entry's node, the offset in this frame at which the callee's frame begins: above
-    all buffers that are alive across the call.
+    all buffers that are alive across the call. ``unplanned`` lists results that some row class's kernel returns in a
+    fresh array: memory beside the plan, for as long as the executor takes to copy it into the value's place.
     """
 
     graph: str
@@ -32,12 +31,16 @@ class Frame:
     with_callees: int
     places: Mapping[str, Place]
     call_bases: Mapping[str, int]
-    unplanned: tuple[str, ...]  # values whose kernel returns a fresh array
+    unplanned: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """The frames of one mode. ``arena_bytes`` holds main with everything it calls, then one head."""
+    """The frames of one mode.
+
+    Main's frame and a head's both begin at offset 0 of the arena: a head runs after main, whose outputs lie with the
+    executor. ``arena_bytes`` holds the largest of them with everything it calls.
+    """
 
     mode: str
     alignment: int

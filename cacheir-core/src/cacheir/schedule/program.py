@@ -12,10 +12,8 @@ from cacheir.models.imported import GenerationDefaults, TokenizerSource, WeightS
 from cacheir.schedule.memory_plan import MemoryPlan
 from cacheir.schedule.schedule import Schedule
 
-record = dataclass(frozen=True, kw_only=True)
 
-
-@record
+@dataclass(frozen=True, kw_only=True)
 class ProgramWeight:
     """One weight of the program: equal recipes of all graphs, layers and modes are one.
 
@@ -27,7 +25,7 @@ class ProgramWeight:
     stored: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """Everything a backend needs. ``groups`` are the KV groups in the order of main's states."""
 

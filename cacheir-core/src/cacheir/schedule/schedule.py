@@ -1,16 +1,14 @@
-"""The schedule as data: which kernel runs each op for each row class, over which buffers; written to JSON in an artifact."""
+"""The schedule as data: which kernel runs each op for each row class, over which buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-record = dataclass(frozen=True, kw_only=True)
 
-
-@record
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """Where a value lies. ``kind`` is ``arena``, ``param``, ``weight``, ``state`` or ``output``; ``name`` the value's name.
+    """Where the value ``name`` lies: ``kind`` is ``arena``, ``param``, ``weight``, ``state`` or ``output``.
 
     ``output`` is a result that the graph yields: its place is the caller's. ``arena`` places are in the memory plan.
     """
@@ -19,7 +17,7 @@ class Buffer:
     name: str
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One kernel that was considered. ``refusal`` is the reason it was not taken, ``""`` for the chosen one."""
 
@@ -29,7 +27,7 @@ class Candidate:
     refusal: str = ""
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """The kernel for one row class (``rows_up_to`` rows, 0 for the last, unbounded class) and why."""
 
@@ -39,7 +37,7 @@ class Choice:
     candidates: tuple[Candidate, ...] = ()
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One launch. ``node`` is the op's first result name, unique in its graph; ``op`` its index in the graph."""
 
@@ -51,7 +49,7 @@ class Entry:
     writes: tuple[Buffer, ...]
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class GraphSchedule:
     """The launches of one graph, in order."""
 
@@ -59,7 +57,7 @@ class GraphSchedule:
     entries: tuple[Entry, ...]
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """All graphs of one mode."""
 

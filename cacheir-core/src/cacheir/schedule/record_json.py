@@ -1,0 +1,131 @@
+"""Frozen records to JSON values and back; reading checks every field, since a file may come from anyone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from cacheir.errors import ArtifactDamagedError
+
+R = TypeVar("R")
+
+
+def to_json(value: Any) -> Any:
+    """The JSON value of a record made of records, tuples, mappings with text keys, numbers, text and None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def json_bytes(value: Any) -> bytes:
+    """The one spelling of a JSON value in an artifact: keys sorted, two spaces, UTF-8, a line end at the end."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode("utf-8")
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """The JSON value in ``data``; ArtifactDamagedError that names ``where`` for anything else."""
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_no_constants)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactDamagedError(f"{where} is not JSON: {error}") from error
+
+
+def from_json(kind: type[R], value: Any, where: str) -> R:
+    """A record of class ``kind`` from a JSON value.
+
+    Fields missing without a default, unknown fields and values of another type raise ArtifactDamagedError with the
+    path to the field (``schedules/decode.json: graphs[0].entries[3].op``).
+    """
+    try:
+        return _record(kind, value, where)  # type: ignore[no-any-return]
+    except RecursionError as error:
+        raise ArtifactDamagedError(f"{where} is nested too deeply") from error
+
+
+def _record(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ArtifactDamagedError(f"{where} must be an object with the fields of {kind.__name__}")
+    hints = dict(_hints(kind))
+    unknown = sorted(set(value) - set(hints))
+    if unknown:
+        raise ArtifactDamagedError(f"{where} has the unknown field {unknown[0]!r}")
+    given = {}
+    for field in dataclasses.fields(kind):
+        if field.name in value:
+            given[field.name] = _value(hints[field.name], value[field.name], _join(where, field.name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ArtifactDamagedError(f"{where} lacks the field {field.name!r}")
+    return kind(**given)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any or hint is object:
+        return value
+    if origin in (Union, UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        others = [argument for argument in arguments if argument is not type(None)]
+        if len(others) == 1:
+            return _value(others[0], value, where)
+        raise TypeError(f"{where}: no reader for {hint}")
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if origin in (Mapping, dict):
+        if not isinstance(value, dict):
+            raise ArtifactDamagedError(f"{where} must be an object")
+        return {key: _value(arguments[1], item, _join(where, key)) for key, item in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _record(hint, value, where)
+    return _scalar(hint, value, where)
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ArtifactDamagedError(f"{where} must be a list")
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_value(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value))
+    if len(value) != len(arguments):
+        raise ArtifactDamagedError(f"{where} must have {len(arguments)} items, not {len(value)}")
+    return tuple(_value(hint, item, f"{where}[{number}]") for number, (hint, item) in enumerate(zip(arguments, value)))
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint not in (int, float, str, bool):
+        raise TypeError(f"{where}: no reader for {hint}")
+    # bool is a subclass of int: True must not pass for a size.
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ArtifactDamagedError(f"{where} must be {_WORDS[hint]}, not {_shown(value)}")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where.endswith("]") or ":" in where else f"{where}: {name}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _no_constants(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON number")
+
+
+@lru_cache(maxsize=64)
+def _hints(kind: Hashable) -> tuple[tuple[str, Any], ...]:
+    return tuple(get_type_hints(kind).items())
