@@ -103,7 +103,11 @@ class PassFailed(PassError):
 
 
 class PassBrokeGraph(PassError):
-    """A pass returned a graph that does not verify."""
+    """A pass returned a graph that does not verify; ``problems`` holds what the verifier found."""
+
+    def __init__(self, message: str, *, problems: tuple[object, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
 
 
 class PassOptionError(PassError):

@@ -28,7 +28,7 @@ class NeedsOptions:
 
 def contribution(name: str, **fields: Any) -> Any:
     spec = PassSpec(name=name, run="nowhere:run", stage=Stage.LOGICAL, summary="A pass.", **fields)
-    return SimpleNamespace(spec=spec, plugin="test")
+    return SimpleNamespace(spec=spec, plugin=SimpleNamespace(name="test"))
 
 
 INSTALLED = [

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from cacheir.errors import PassOptionError, UsageError
 from cacheir.pipeline.names import find_name, fold_name
 from cacheir.plugins.specs import PassSpec
 
+if TYPE_CHECKING:
+    from cacheir.plugins.host import Contribution
+
 _REQUEST = re.compile(r"\s*([^{}\s]+)\s*(?:\{(.*)\})?\s*", re.DOTALL)
-_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-class PassContribution(Protocol):
-    """A pass and the plugin that brought it, as the registry of passes holds them."""
-
-    @property
-    def spec(self) -> PassSpec: ...
-
-    @property
-    def plugin(self) -> str: ...
+_WORDS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class ChosenPass:
 
 
 def choose_passes(
-    installed: Iterable[PassContribution],
+    installed: Iterable[Contribution[PassSpec]],
     *,
     requests: Sequence[str] = (),
     skips: Sequence[str] = (),
@@ -61,7 +54,7 @@ def choose_passes(
     for name in sorted(skipped & set(asked)):
         raise UsageError(f"pass {name!r} is both asked for and skipped", hint="drop one of --pass and --skip-pass")
     return tuple(
-        ChosenPass(item.spec, item.plugin, pass_options(item.spec, asked.get(name, "")), name in asked)
+        ChosenPass(item.spec, item.plugin.name, pass_options(item.spec, asked.get(name, "")), name in asked)
         for name, item in sorted(by_name.items())
         if name not in skipped and (item.spec.default or name in asked)
     )
