@@ -6,15 +6,12 @@ import re
 from pathlib import Path
 
 # Put together here so that this file does not hold what it looks for.
-REGISTRIES = [
-    ".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("crates", "io"))
-]
+REGISTRIES = [f"{name}.{top}" for name, top in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]
 MACHINE_PATH = re.compile(r"(?<![\w.)}*$-])/(?:work|root|opt|home|Users)/\w")
 INDEX_OPTIONS = ["--index" + "-url", "--extra-index" + "-url", "--find" + "-links", "--trusted" + "-host"]
 
-INSTALL = re.compile(
-    r"\b(?:pip3?|pipx|uv pip|uv|\$\(PIP\))\s+(?:install|add|run|wheel|download)\s+(?P<words>[^\n`|;&)]*)"
-)
+INSTALLER = r"\b(?:pip3?|pipx|uv pip|uv)\s+(?:install|add|run|wheel|download)"
+INSTALL = re.compile(INSTALLER + r"\s+(?P<words>[^\n`|;&)]*)")
 SIBLING = re.compile(r"[\"']?cacheir(-[a-z]+)?(\[[a-z,]*\])?([<>=!~].*)?[\"'.,:]*")
 
 
