@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from cacheir.schedule.program import Program
     from cacheir.runtime.sampling import SamplingParams
+    from cacheir.schedule.program import Program
     from cacheir.weights.store import WeightStore
 
 # What a row of a step asks for, least first.
@@ -36,12 +36,12 @@ class Row:
     want_at: tuple[int, ...] = ()
     sampling: SamplingParams | None = None  # None keeps the slot's
     draw: int = 0  # how many tokens the request has sampled so far: the random counter
-    mask: np.ndarray | None = None  # packed vocabulary mask u32 [ceil(V / 32)], None for all tokens
+    mask: np.ndarray | None = None  # u32 [ceil(V / 32)], bit i % 32 of word i // 32 allows id i; None allows all
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What the executor runs in one go. ``mode`` is ``prefill`` (ragged, rows of any length) or ``decode`` (one token a row)."""
+    """What the executor runs in one go: ``mode`` ``prefill`` (rows of any length) or ``decode`` (one token a row)."""
 
     mode: str
     rows: tuple[Row, ...]
@@ -97,7 +97,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True)
 class CallTiming:
-    """Measured time of one scheduled call: ``graph`` and ``node`` name it, ``calls`` is how often it ran in the step."""
+    """Measured time of one scheduled call, named by ``graph`` and ``node``; ``calls`` is how often it ran in the step."""
 
     graph: str
     node: str

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. It never adds BOS or EOS by itself: the caller does, from the model's ``GenerationDefaults``.
+    """Text to ids and back. It never adds BOS or EOS by itself: the caller does, from ``GenerationDefaults``.
 
     ``vocab_size`` counts the ids it knows (a model's vocabulary may be padded beyond). ``special_ids`` are control
     tokens, which ``decode`` leaves out unless asked for.

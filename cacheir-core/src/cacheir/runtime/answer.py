@@ -1,0 +1,62 @@
+"""What has come out of one request so far: its tokens, its text, and why it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cacheir.runtime.detokenize import Detokenizer
+from cacheir.runtime.sampling import SamplingParams
+from cacheir.runtime.stop_strings import StopStrings
+from cacheir.runtime.tokenizer import Tokenizer
+
+
+class Answer:
+    """Takes sampled tokens one by one and gives the text that may be delivered.
+
+    ``sampling`` is as ``request.admit`` returns it. A token that ends the answer is counted in ``sampled`` and is not
+    in ``ids``, nor is its text delivered; the tokens that spell a stop string are in ``ids``, since the model has seen
+    them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, *, at_start: bool = False) -> None:
+        self.ids: list[int] = []
+        self.sampled = 0
+        self.finish_reason: str | None = None
+        self._sampling = sampling
+        self._stop_ids = frozenset(sampling.stop_ids)
+        self._detokenizer = Detokenizer(tokenizer, at_start=at_start)
+        self._stops = StopStrings(sampling.stop)
+
+    @property
+    def remaining(self) -> int:
+        """How many more tokens may be sampled."""
+        return (self._sampling.max_tokens or 0) - self.sampled
+
+    def push(self, token: int) -> str:
+        """The text that ``token`` sets free; the last token's holds all that was held back."""
+        self.sampled += 1
+        if token in self._stop_ids:
+            return self._end("stop")
+        self.ids.append(token)
+        text = self._stops.push(self._detokenizer.push((token,)))
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        elif self.remaining <= 0:
+            text += self._end("length")
+        return text
+
+    def push_all(self, tokens: Iterable[int]) -> tuple[str, int]:
+        """The text of ``tokens`` up to the one that ends the answer, and how many of them were used."""
+        text, used = "", 0
+        for token in tokens:
+            text += self.push(token)
+            used += 1
+            if self.finish_reason:
+                break
+        return text, used
+
+    def _end(self, reason: str) -> str:
+        """Ends the answer; what was held back is delivered, unless it completes a stop string after all."""
+        text = self._stops.push(self._detokenizer.finish())
+        self.finish_reason = "stop" if self._stops.stopped else reason
+        return text + self._stops.finish()

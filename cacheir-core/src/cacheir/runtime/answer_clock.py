@@ -1,0 +1,65 @@
+"""The times of one answer, and how many steps ahead an executor may be sent for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from cacheir.runtime.answer import Answer
+from cacheir.runtime.sampling import SamplingParams
+from cacheir.runtime.stats import CacheStats, GenerationStats
+
+# One call of ``run_ahead`` may last this long: nobody can be served, and no answer cancelled, meanwhile.
+AHEAD_SECONDS = 0.05
+MAX_AHEAD = 32
+
+
+class AnswerClock:
+    """Starts when it is made. The first sampled token ends the prefill; each further one is a decode step."""
+
+    def __init__(self, *, prompt_tokens: int, cached_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._cached_tokens = cached_tokens
+        self._began = time.perf_counter()
+        self._first = 0.0
+        self._prefill_seconds = 0.0
+        self._chunks = 0
+        self._decode_seconds: list[float] = []
+        self._discarded = 0
+
+    def note(self, seconds: Sequence[float], *, sampled: int, used: int) -> None:
+        """Adds a step: the time of each token, or of the whole step where it sampled none; ``used`` tokens counted."""
+        if self._first == 0.0:
+            self._prefill_seconds += sum(seconds)
+            self._chunks += 1
+            if sampled:
+                self._first = time.perf_counter()
+            return
+        self._decode_seconds += seconds[:used]
+        self._discarded += sampled - used
+
+    def steps_ahead(self, remaining: int) -> int:
+        """Decode steps that fit into ``AHEAD_SECONDS`` by the slower of the last two steps; 1 before the first."""
+        if not self._decode_seconds:
+            return 1
+        slowest = max(self._decode_seconds[-2:])
+        return max(1, min(remaining, MAX_AHEAD, int(AHEAD_SECONDS / max(slowest, 1e-9))))
+
+    def stats(self, answer: Answer, sampling: SamplingParams, cache: CacheStats, refused: str) -> GenerationStats:
+        """The record of the answer, which has ended."""
+        now = time.perf_counter()
+        return GenerationStats(
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            sampled_tokens=answer.sampled,
+            discarded_tokens=self._discarded,
+            prefill_ms=1e3 * self._prefill_seconds,
+            decode_ms=tuple(1e3 * seconds for seconds in self._decode_seconds),
+            ttft_ms=1e3 * (self._first - self._began),
+            total_ms=1e3 * (now - self._began),
+            prefill_chunks=self._chunks,
+            finish_reason=answer.finish_reason or "",
+            seed=sampling.seed or 0,
+            run_ahead_refused=refused,
+            kv_cache=cache,
+        )

@@ -1,0 +1,36 @@
+"""Text out of token ids as they come: a character that is split over tokens waits until it is whole."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from cacheir.runtime.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Turns ids into pieces of text; the pieces joined are the text of all ids.
+
+    A character whose bytes are not complete yet is held back, so U+FFFD stands only for bytes that can be no
+    character any more, and once for a character that ``finish`` cuts short. ``at_start`` says that no text stands
+    before the first id: there a tokenizer with a dummy prefix loses the one space that it put there itself.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, at_start: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip = at_start and tokenizer.strips_leading_space
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that ``ids`` complete, "" where the last character is still open."""
+        return self._stripped(self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, ids))))
+
+    def finish(self) -> str:
+        """What was held back: U+FFFD where the last character stayed open, else ""."""
+        return self._stripped(self._decoder.decode(b"", final=True))
+
+    def _stripped(self, text: str) -> str:
+        if self._strip and text:
+            self._strip = False
+            return text.removeprefix(" ")
+        return text

@@ -1,0 +1,86 @@
+"""The page pools of all KV groups of one executor, and the page tables that sequences hold in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cacheir.errors import OutOfPages
+from cacheir.runtime import pages
+from cacheir.runtime.pages import PagePool, PageTable
+
+Tables = tuple[PageTable, ...]  # one for each KV group
+
+
+class PageCopier(Protocol):
+    """The part of an executor that copies pages within a group."""
+
+    def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None: ...
+
+
+class KVSpace:
+    """Pages by KV group. Every change of a table goes through here, so that counts and tables cannot part.
+
+    ``page_counts`` is the number of pages of each group's pool, as it was given to ``Executor.open_pools``.
+    """
+
+    def __init__(self, executor: PageCopier, page_counts: Sequence[int], page_tokens: int) -> None:
+        self._executor = executor
+        self.pools = tuple(PagePool(count) for count in page_counts)
+        self.page_tokens = page_tokens
+
+    @property
+    def capacity_tokens(self) -> int:
+        """How many positions one sequence alone could have."""
+        return min((pool.size for pool in self.pools), default=0) * self.page_tokens
+
+    def empty(self) -> Tables:
+        """The tables of a sequence without positions."""
+        return ((),) * len(self.pools)
+
+    def fits(self, spans: Sequence[tuple[Tables, int, int]]) -> bool:
+        """Whether the positions (tables, start, stop) of several sequences could all be reserved now.
+
+        Pages that the sequences share among themselves count once for each, which is at most one too many.
+        """
+        for number, pool in enumerate(self.pools):
+            needed = sum(
+                pages.plan_growth(pool, tables[number], start, stop, self.page_tokens).pages
+                for tables, start, stop in spans
+            )
+            if needed > pool.free:
+                return False
+        return True
+
+    def reserve(self, tables: Tables, start: int, stop: int) -> Tables:
+        """Tables in which the positions ``start`` to ``stop`` - 1 belong to one sequence; shared pages are copied.
+
+        ``OutOfPages``, and nothing changed, where a group has too few free pages.
+        """
+        for number, (pool, table) in enumerate(zip(self.pools, tables)):
+            needed = pages.plan_growth(pool, table, start, stop, self.page_tokens).pages
+            if needed > pool.free:
+                raise OutOfPages(
+                    f"the step needs {needed} KV pages of group {number} and {pool.free} of {pool.size} are free",
+                    hint="close sessions that are done, or open the model with more kv_tokens",
+                )
+        grown: list[PageTable] = []
+        try:
+            for number, (pool, table) in enumerate(zip(self.pools, tables)):
+                bigger, copies = pages.grow(pool, table, start, stop, self.page_tokens)
+                grown.append(bigger)
+                if copies:
+                    self._executor.copy_pages(number, copies)
+        except BaseException:
+            for pool, table, bigger in zip(self.pools, tables, grown):
+                pages.shrink(pool, bigger, table)
+            raise
+        return tuple(grown)
+
+    def fork(self, tables: Tables, length: int) -> Tables:
+        """Tables of a second sequence that shares the first ``length`` positions."""
+        return tuple(pages.fork(pool, table, length, self.page_tokens) for pool, table in zip(self.pools, tables))
+
+    def cut(self, tables: Tables, length: int) -> Tables:
+        """Tables without the pages that hold no position below ``length``."""
+        return tuple(pages.cut(pool, table, length, self.page_tokens) for pool, table in zip(self.pools, tables))

@@ -1,0 +1,133 @@
+"""Who owns which page of one KV group: reference counts and copy-on-write; the device sees only page numbers.
+
+A page table is a tuple of page numbers; page ``i`` of it holds the positions from ``i * page_tokens`` on. Deciding
+(``plan_growth``) is apart from doing (``grow``), so that a scheduler can ask what a step would cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cacheir.errors import OutOfPages
+
+PageTable = tuple[int, ...]
+
+
+class PagePool:
+    """The pages of one KV group. A page is free, or held by as many tables as its count says."""
+
+    def __init__(self, pages: int) -> None:
+        self._counts = [0] * pages
+        self._free = list(range(pages - 1, -1, -1))  # the lowest page is taken first
+
+    @property
+    def size(self) -> int:
+        """All pages, free or not."""
+        return len(self._counts)
+
+    @property
+    def free(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    def holders(self, page: int) -> int:
+        """How many tables hold ``page``."""
+        return self._counts[page]
+
+    def take(self, count: int) -> PageTable:
+        """``count`` pages for one holder, all or none; ``OutOfPages`` where too few are free."""
+        if count > len(self._free):
+            raise OutOfPages(
+                f"the step needs {count} KV pages and {len(self._free)} of {self.size} are free",
+                hint="close sessions that are done, or open the model with more kv_tokens",
+            )
+        taken = tuple(self._free.pop() for _ in range(count))
+        for page in taken:
+            self._counts[page] = 1
+        return taken
+
+    def share(self, pages: Iterable[int]) -> None:
+        """One more holder for each page."""
+        for page in pages:
+            if self._counts[page] == 0:
+                raise AssertionError(f"page {page} is shared although nobody holds it")
+            self._counts[page] += 1
+
+    def give_back(self, pages: Iterable[int]) -> None:
+        """One holder less for each page; a page without holders is free again."""
+        for page in pages:
+            if self._counts[page] == 0:
+                raise AssertionError(f"page {page} is given back twice")
+            self._counts[page] -= 1
+            if self._counts[page] == 0:
+                self._free.append(page)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a table needs before some positions may be written.
+
+    ``replaced`` are the indices of shared pages that get a page of their own, ``copied`` those among them whose
+    earlier positions must move along; ``added`` counts pages at the end.
+    """
+
+    replaced: tuple[int, ...]
+    copied: tuple[int, ...]
+    added: int
+
+    @property
+    def pages(self) -> int:
+        """How many free pages it takes."""
+        return len(self.replaced) + self.added
+
+
+def plan_growth(pool: PagePool, table: PageTable, start: int, stop: int, page_tokens: int) -> Growth:
+    """What ``table`` needs so that the positions ``start`` to ``stop`` - 1 may be written; changes nothing."""
+    first, end = start // page_tokens, pages_for(stop, page_tokens)
+    shared = tuple(index for index in range(first, min(end, len(table))) if pool.holders(table[index]) > 1)
+    # Only the first page can hold positions before ``start``; in the others everything is written anew.
+    copied = tuple(index for index in shared if index == first and start % page_tokens)
+    return Growth(shared, copied, max(0, end - len(table)))
+
+
+def grow(
+    pool: PagePool, table: PageTable, start: int, stop: int, page_tokens: int
+) -> tuple[PageTable, tuple[tuple[int, int], ...]]:
+    """The grown table and the (source, target) pairs to copy before anything is written; ``OutOfPages``, or all of it.
+
+    It plans for itself: a plan made before another table grew may replace a page that is no longer shared. The shared
+    pages are given back at once, since their other holders keep them until the copy is done.
+    """
+    growth = plan_growth(pool, table, start, stop, page_tokens)
+    fresh = iter(pool.take(growth.pages))
+    grown = list(table)
+    for index in growth.replaced:
+        grown[index] = next(fresh)
+    pool.give_back(table[index] for index in growth.replaced)
+    return (*grown, *fresh), tuple((table[index], grown[index]) for index in growth.copied)
+
+
+def shrink(pool: PagePool, grown: PageTable, table: PageTable) -> None:
+    """Take back ``grow``, which made ``grown`` out of ``table``, where the copy it asked for failed."""
+    pool.share(set(table) - set(grown))
+    pool.give_back(set(grown) - set(table))
+
+
+def fork(pool: PagePool, table: PageTable, length: int, page_tokens: int) -> PageTable:
+    """A second table over the pages of the first ``length`` positions; both must grow before they write."""
+    shared = table[: pages_for(length, page_tokens)]
+    pool.share(shared)
+    return shared
+
+
+def cut(pool: PagePool, table: PageTable, length: int, page_tokens: int) -> PageTable:
+    """``table`` without the pages that hold no position below ``length``."""
+    keep = pages_for(length, page_tokens)
+    pool.give_back(table[keep:])
+    return table[:keep]
+
+
+def pages_for(tokens: int, page_tokens: int) -> int:
+    """How many pages hold ``tokens`` positions."""
+    return -(-tokens // page_tokens)

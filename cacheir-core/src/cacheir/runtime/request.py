@@ -1,0 +1,71 @@
+"""What a request may ask of a model: the checks between a prompt and the first step."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cacheir.errors import RequestError, RequestTooLong
+from cacheir.runtime.sampling import SamplingParams
+
+# Why an answer ended, in OpenAI's words.
+FINISH_REASONS = ("stop", "length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """What the loaded model takes: its context in tokens (the KV pool may hold less than the model could), its ids."""
+
+    max_seq: int
+    vocab_size: int
+    eos_ids: tuple[int, ...] = ()
+
+
+def check_ids(ids: Sequence[Any], vocab_size: int) -> list[int]:
+    """``ids`` as plain integers; ``RequestError`` with index and value for what is no id of the model.
+
+    Ids below 0 must never reach an embedding: NumPy would take the row from the end without a word.
+    """
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
+        raise RequestError(f"token ids must be a list of integers, not {type(ids).__name__}")
+    for index, token in enumerate(ids):
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise RequestError(f"token id {index} of the prompt is {token!r}, which is no integer")
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"token id {index} of the prompt is {token}; the model has the ids 0 to {vocab_size - 1}"
+            )
+    return list(ids)
+
+
+def check_length(tokens: int, max_seq: int) -> None:
+    """``RequestTooLong``, with both numbers, where ``tokens`` leave no room for one more."""
+    if tokens >= max_seq:
+        raise RequestTooLong(
+            f"the prompt has {tokens} tokens and the context holds {max_seq}, of which the answer needs at least one",
+            hint="shorten the prompt, or open the model with a larger max_seq",
+        )
+
+
+def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -> SamplingParams:
+    """The sampling that the executor gets, with nothing left open, or a ``RequestError``.
+
+    ``max_tokens`` is set, and no larger than the rest of the context (an answer that gets there ends with
+    ``length``); ``seed`` is set; ``stop_ids`` hold the model's ending ids as well, unless ``ignore_eos``.
+    """
+    if prompt_tokens == 0:
+        raise RequestError(
+            "the prompt is empty and this model has no token that begins a text, so there is nothing to continue",
+            hint="give a prompt of at least one token",
+        )
+    check_length(prompt_tokens, limits.max_seq)
+    room = limits.max_seq - prompt_tokens
+    endings = () if sampling.ignore_eos else limits.eos_ids
+    return replace(
+        sampling,
+        max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+        seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        stop_ids=tuple({*sampling.stop_ids, *endings}),
+    )

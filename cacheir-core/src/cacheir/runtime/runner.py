@@ -1,0 +1,189 @@
+"""Runs steps: asks the pure planner, reserves pages, hands the step to the executor, applies what came back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cacheir.errors import UsageError
+from cacheir.runtime.executor import Executor, Row, RowOutput, Step
+from cacheir.runtime.kv_space import KVSpace
+from cacheir.runtime.sampling import SamplingParams
+from cacheir.runtime.sequence import Sequence as TokenSequence
+from cacheir.runtime.steps import Part, StepLimits, StepPlan, Wish, plan_step
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One sequence that wants something; ``draw`` counts the tokens its request has sampled, ``ahead`` is as in ``Wish``."""
+
+    sequence: TokenSequence
+    want: str
+    sampling: SamplingParams | None = None
+    draw: int = 0
+    ahead: int = 1
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What a step did for one sequence.
+
+    ``fed`` counts the tokens that got keys and values, ``tokens`` are the sampled ones, already at the end of the
+    sequence, ``seconds`` the time of each; ``logits`` and ``hidden`` are f32 [V] and [H]. ``error`` is the executor's
+    sentence where this sequence failed; it stands where it stood before the step.
+    """
+
+    fed: int = 0
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    logits: np.ndarray | None = None
+    hidden: np.ndarray | None = None
+    error: str | None = None
+    mode: str = ""
+
+
+class Runner:
+    """The only place that changes sequences and pages. One lock: an executor is called by one thread at a time.
+
+    ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every sampled token is held to, None for all ids.
+    """
+
+    def __init__(self, executor: Executor, kv: KVSpace, limits: StepLimits, *, mask: np.ndarray | None = None) -> None:
+        capabilities = executor.capabilities()
+        self.kv = kv
+        self.limits = limits
+        self.refused_ahead = ""  # the executor's reason, once it would not run ahead
+        self._executor = executor
+        self._mask = mask
+        self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
+        self._may_run_ahead = capabilities.run_ahead and self._samples
+        self._lock = threading.RLock()
+
+    def step(self, work: Sequence[Work]) -> list[Outcome]:
+        """One step for ``work``, in its order; a sequence that had to wait has an empty outcome."""
+        with self._lock:
+            plan = plan_step([self._wish(item) for item in work], self.limits)
+            if plan.ahead > 1:
+                plan = self._within_free_pages(work, plan)
+            rows = tuple(self._row(slot, part, work[part.index], plan.ahead) for slot, part in enumerate(plan.parts))
+            outcomes = [Outcome(mode=plan.mode) for _ in work]
+            by_part = [outcomes[part.index] for part in plan.parts]
+            step = Step(mode=plan.mode, rows=rows)
+            if plan.ahead == 1 or not self._run_ahead(step, plan.ahead, by_part):
+                self._run_once(step, [work[part.index] for part in plan.parts], by_part)
+            for part, outcome in zip(plan.parts, by_part):
+                _apply(work[part.index].sequence, part, outcome)
+            return outcomes
+
+    def release(self, sequence: TokenSequence, length: int = 0) -> None:
+        """Cuts ``sequence`` to ``length`` tokens and gives the pages behind them back."""
+        with self._lock:
+            sequence.cut(length)
+            sequence.tables = self.kv.cut(sequence.tables, length)
+
+    def fork(self, sequence: TokenSequence, length: int) -> TokenSequence:
+        """A second sequence with the first ``length`` tokens of ``sequence``, on the same pages until one writes."""
+        with self._lock:
+            cached = min(sequence.cached, length)
+            return TokenSequence(sequence.ids[:length], cached, self.kv.fork(sequence.tables, cached))
+
+    def _wish(self, item: Work) -> Wish:
+        return Wish(pending=item.sequence.pending, want=item.want, ahead=item.ahead if self._may_run_ahead else 1)
+
+    def _within_free_pages(self, work: Sequence[Work], plan: StepPlan) -> StepPlan:
+        """``plan`` with no more steps ahead than there are free pages for; every row may need some of its own."""
+        ahead = plan.ahead
+        while ahead > 1 and not self._fits(work, plan, ahead):
+            ahead //= 2
+        return StepPlan(mode=plan.mode, parts=plan.parts, ahead=ahead)
+
+    def _fits(self, work: Sequence[Work], plan: StepPlan, ahead: int) -> bool:
+        spans = [(work[part.index].sequence.tables, work[part.index].sequence.cached) for part in plan.parts]
+        return self.kv.fits([(tables, start, start + ahead) for tables, start in spans])
+
+    def _row(self, slot: int, part: Part, item: Work, ahead: int) -> Row:
+        """The row of ``part``, with pages for every position that it may write.
+
+        Slots are numbered anew in every step: a row says everything about itself, so no state waits in a slot. The
+        engine that plans one step while another runs will keep them.
+        """
+        sequence = item.sequence
+        start = sequence.cached
+        sequence.tables = self.kv.reserve(sequence.tables, start, start + part.tokens + ahead - 1)
+        want = "logits" if part.want == "token" and not self._samples else part.want
+        return Row(
+            slot=slot,
+            tokens=tuple(sequence.ids[start : start + part.tokens]),
+            position=start,
+            pages=sequence.tables,
+            want=want,
+            sampling=item.sampling,
+            draw=item.draw,
+            mask=self._mask if want == "token" else None,
+        )
+
+    def _run_once(self, step: Step, work: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+        began = time.perf_counter()
+        output = self._executor.wait(self._executor.submit(step))
+        for row, item, result, outcome in zip(step.rows, work, output.rows, outcomes, strict=True):
+            outcome.fed = len(row.tokens)
+            self._take(row, item, result, outcome)
+        seconds = time.perf_counter() - began
+        for outcome in outcomes:
+            outcome.seconds.append(seconds)
+
+    def _run_ahead(self, step: Step, n: int, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the executor took ``step`` for ``n`` steps; its reason is kept where it did not."""
+        last = time.perf_counter()
+
+        def sink(rows: Sequence[RowOutput]) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            for result in rows:
+                outcome = outcomes[result.slot]
+                outcome.error = outcome.error or result.error
+                if result.token is not None and not outcome.error:
+                    outcome.tokens.append(result.token)
+                    outcome.seconds.append(now - last)
+                    outcome.fed += 1
+            last = now
+
+        try:
+            self._executor.run_ahead(step, n, sink)
+        except UsageError as refusal:
+            if any(outcome.fed or outcome.error for outcome in outcomes):
+                raise  # it had begun: no refusal, a fault
+            self.refused_ahead = str(refusal)
+            self._may_run_ahead = False
+            return False
+        return True
+
+    def _take(self, row: Row, item: Work, result: RowOutput, outcome: Outcome) -> None:
+        outcome.error = result.error
+        if outcome.error is not None or row.want == "nothing":
+            return
+        outcome.hidden = None if result.hidden is None else result.hidden[-1]
+        outcome.logits = None if result.logits is None else result.logits[-1]
+        if item.want == "token" and result.token is not None:
+            outcome.tokens.append(result.token)
+        elif item.want == "token" and outcome.logits is not None:
+            from cacheir.runtime.host_sampling import sample_on_host
+
+            position = row.position + len(row.tokens)
+            token, outcome.error = sample_on_host(outcome.logits, item.sampling, position, item.draw, self._mask)
+            outcome.tokens += [] if token is None else [token]
+        elif item.want == "token":
+            outcome.error = "the executor gave neither a token nor logits for a row that wants a token"
+
+
+def _apply(sequence: TokenSequence, part: Part, outcome: Outcome) -> None:
+    if outcome.error is not None and not outcome.tokens:
+        outcome.fed = 0
+    sequence.cached += outcome.fed
+    sequence.ids.extend(outcome.tokens)

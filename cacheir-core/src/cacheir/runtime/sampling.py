@@ -1,0 +1,110 @@
+"""How a request picks its tokens and where it stops: parameters and checks; the arithmetic is in reference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from cacheir.errors import RequestError
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1000
+MAX_SEED = 2**64 - 1
+
+# Below this a temperature cannot be told from 0 in float32 once logits are divided by it.
+MIN_TEMPERATURE = 1e-4
+MAX_TEMPERATURE = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """One request's sampling, checked when it is made; a bad value raises ``RequestError`` that names the field.
+
+    ``temperature`` 0 is greedy: the highest logit, the lowest id among equals. ``top_k`` 0, ``top_p`` 1 and ``min_p``
+    0 are off. ``seed`` None asks for a fresh one at admission; a seeded request gets the same tokens whatever runs
+    beside it, since random numbers are a function of the seed, the position and the draw alone. ``max_tokens`` counts
+    sampled tokens, the ending one included; None means as many as the context holds. ``stop`` are strings that end
+    the text before themselves, ``stop_ids`` tokens that end it; with ``ignore_eos`` the model's own ending ids are
+    ordinary tokens, ``stop_ids`` still count.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _check_temperature(self.temperature)
+        _check_integer("top_k", self.top_k, 0, None)
+        _check_number("top_p", self.top_p, 0.0, 1.0, zero=False)
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _check_integer("seed", self.seed, 0, MAX_SEED)
+        if self.max_tokens is not None:
+            _check_integer("max_tokens", self.max_tokens, 1, None)
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_ids", _stop_ids(self.stop_ids))
+        if not isinstance(self.ignore_eos, bool):
+            raise RequestError(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the highest logit wins, so that no random number is drawn."""
+        return self.temperature == 0
+
+
+def _check_temperature(value: Any) -> None:
+    _check_number("temperature", value, 0.0, MAX_TEMPERATURE)
+    if 0 < value < MIN_TEMPERATURE:
+        raise RequestError(
+            f"temperature {value!r} is too small to be told from 0", hint="use 0, which takes the likeliest token"
+        )
+
+
+def _check_number(name: str, value: Any, low: float, high: float, *, zero: bool = True) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RequestError(f"{name} must be a number, not {value!r}")
+    # Written so that NaN, which compares false with everything, is refused too.
+    if not (math.isfinite(value) and low <= value <= high and (zero or value > low)):
+        limits = f"from {low:g} to {high:g}" if zero else f"above {low:g} and at most {high:g}"
+        raise RequestError(f"{name} must be {limits}, not {value!r}")
+
+
+def _check_integer(name: str, value: Any, low: int, high: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer, not {value!r}")
+    if value < low or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise RequestError(f"{name} must be {limits}, not {value}")
+
+
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else _sequence("stop", value)
+    if len(strings) > MAX_STOP_STRINGS:
+        raise RequestError(f"stop holds {len(strings)} strings, more than the {MAX_STOP_STRINGS} allowed")
+    for index, string in enumerate(strings):
+        if not isinstance(string, str):
+            raise RequestError(f"stop[{index}] must be a string, not {string!r}")
+        if not string:
+            raise RequestError(f"stop[{index}] is empty, so it would stop every text at once")
+        if len(string) > MAX_STOP_CHARACTERS:
+            raise RequestError(f"stop[{index}] has {len(string)} characters, more than {MAX_STOP_CHARACTERS}")
+    return tuple(dict.fromkeys(strings))
+
+
+def _stop_ids(value: Any) -> tuple[int, ...]:
+    for index, token in enumerate(_sequence("stop_ids", value)):
+        _check_integer(f"stop_ids[{index}]", token, 0, 2**31 - 1)
+    return tuple(sorted(set(value)))
+
+
+def _sequence(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (tuple, list, set, frozenset)):
+        raise RequestError(f"{name} must be a list, not {value!r}")
+    return tuple(value)

@@ -1,0 +1,57 @@
+"""Stop strings over the borders of pieces: what may still become a stop waits, what stands before one is delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Searches a text that comes in pieces.
+
+    The stop that is complete first ends the text, the longest among those that are complete at the same character.
+    Which pieces the text came in makes no difference: joined, the delivered text is ``cut_at_stop`` of the whole.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found; everything after it is dropped."""
+        return self._stopped
+
+    def push(self, piece: str) -> str:
+        """The text that can be delivered now: all before a stop, or all that cannot be the beginning of one."""
+        if self._stopped:
+            return ""
+        text = self._held + piece
+        self._held = ""
+        before = cut_at_stop(text, self._stops)
+        if before is not None:
+            self._stopped = True
+            return before
+        keep = self._possible_beginning(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back: nothing follows, so it is no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _possible_beginning(self, text: str) -> int:
+        """How many of the last characters of ``text`` begin some stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for size in range(min(longest, len(text)), 0, -1):
+            ending = text[-size:]
+            if any(len(stop) > size and stop.startswith(ending) for stop in self._stops):
+                return size
+        return 0
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
+    """``text`` before the stop string that is complete first, None where there is none."""
+    found = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
+    return text[: min(found)[1]] if found else None
