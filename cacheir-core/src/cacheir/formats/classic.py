@@ -113,7 +113,9 @@ def _nibbles(packed: U8) -> U8:
 
 
 def _fifth_bits(word: U8) -> U8:
-    return np.unpackbits(word, axis=1, bitorder="little") << np.uint8(4)
+    bits: U8 = np.unpackbits(word, axis=1, bitorder="little")
+    fifth: U8 = bits << np.uint8(4)
+    return fifth
 
 
 def _half_bytes(column: F32) -> U8:
@@ -126,7 +128,8 @@ def _pack_nibbles(q: U8) -> U8:
 
 
 def _pack_fifth_bits(q: U8) -> U8:
-    return np.packbits(q >> np.uint8(4), axis=1, bitorder="little")
+    word: U8 = np.packbits(q >> np.uint8(4), axis=1, bitorder="little")
+    return word
 
 
 def _inverse(scale: F32) -> F32:

@@ -80,7 +80,7 @@ def infer_slice(types: Sequence[Type], attrs: Mapping[str, Attr]) -> Sequence[Ty
     """Elements start to stop, not included, of one axis."""
     x = tensor(types[0], "x")
     axis = axis_of(attrs, len(x.shape))
-    start, stop = size_attr(attrs["start"], "start"), size_attr(attrs["stop"], "stop")
+    start, stop = Dim(integer(attrs["start"], "start", 0)), size_attr(attrs["stop"], "stop")
     for low, high in ((start, stop), (stop, x.shape[axis])):
         if (high - low).is_constant and (high - low).constant < 0:
             raise TypeRuleError(f"the slice {start} to {stop} does not lie in an axis of size {x.shape[axis]}")
@@ -188,7 +188,7 @@ SHAPE: tuple[OpDef, ...] = (
         "a range of one axis",
         attrs=(
             _AXIS,
-            AttrDef("start", str, "0", "first index, a size"),
+            AttrDef("start", int, 0, "first index"),
             AttrDef("stop", str, doc="first index left out, a size"),
         ),
     ),

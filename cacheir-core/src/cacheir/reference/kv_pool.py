@@ -1,0 +1,107 @@
+"""The KV state of one group of layers as NumPy holds it: pages of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.errors import IRError
+from cacheir.ir.dtypes import numpy_dtype
+from cacheir.ir.types import KVType
+from cacheir.reference.bf16 import from_bf16, to_bf16
+
+KEYS, VALUES = 0, 1
+FORMATS = ("f32", "f16", "bf16")
+
+
+class KVPool:
+    """``storage`` [layers, pages, 2 (keys, values), heads, page_tokens, head_dim] in the type's storage format.
+
+    ``layers`` are the model's layer numbers in the order of the storage's first axis. A slot is
+    ``page * page_tokens + place in the page``.
+    """
+
+    def __init__(self, kind: KVType, layers: Sequence[int], pages: int, page_tokens: int) -> None:
+        """A pool of zeros. Raises IRError for a format that it does not hold."""
+        if kind.dtype not in FORMATS:
+            raise IRError(f"a KV pool in NumPy holds {', '.join(FORMATS)}, not {kind.dtype}")
+        if len(layers) != kind.layers or len(set(layers)) != kind.layers:
+            raise IRError(f"a KV group of {kind.layers} layers cannot be that of layers {list(layers)}")
+        self.kind = kind
+        self.layers = tuple(layers)
+        shape = (kind.layers, pages, 2, kind.heads, page_tokens, kind.head_dim)
+        self.storage: NDArray[Any] = np.zeros(shape, numpy_dtype(kind.dtype))
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are."""
+        return int(self.storage.shape[1])
+
+    @property
+    def page_tokens(self) -> int:
+        """How many tokens a page holds."""
+        return int(self.storage.shape[4])
+
+    def copy(self) -> KVPool:
+        """A pool of its own with the same content."""
+        twin = object.__new__(KVPool)
+        twin.kind, twin.layers, twin.storage = self.kind, self.layers, self.storage.copy()
+        return twin
+
+    def append(self, layer: int, k: NDArray[Any], v: NDArray[Any], slots: NDArray[np.int32]) -> None:
+        """Store k and v float [T, heads, head_dim] at ``slots`` [T], rounded; a negative slot stores nothing.
+
+        Raises IRError for a slot that is in no page.
+        """
+        if slots.size and slots.max() >= self.pages * self.page_tokens:
+            raise IRError(f"slot {slots.max()} lies beyond the pool's {self.pages} pages of {self.page_tokens} tokens")
+        kept = slots >= 0
+        page, place = np.divmod(slots[kept], self.page_tokens)
+        row = self.storage[self._row(layer)]
+        row[page, KEYS, :, place] = self._stored(k[kept])
+        row[page, VALUES, :, place] = self._stored(v[kept])
+
+    def gather(
+        self, layer: int, page_table: NDArray[np.int32], lengths: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Keys and values f32 [B, max(lengths), heads, head_dim] of each row; 0 beyond its length.
+
+        Raises IRError where a row is longer than its pages, or a page it needs is not in the pool.
+        """
+        longest = int(lengths.max(initial=0))
+        used = -(-longest // self.page_tokens)
+        needed = np.arange(used) * self.page_tokens < lengths[:, None]
+        if used > page_table.shape[1]:
+            raise IRError(f"a row of {longest} keys does not fit {page_table.shape[1]} pages of {self.page_tokens}")
+        pages = np.where(needed, page_table[:, :used], 0)
+        if pages.size and not 0 <= pages.min() <= pages.max() < self.pages:
+            raise IRError(f"a page table names pages {pages.min()} to {pages.max()}, but the pool has {self.pages}")
+        inside = (np.arange(longest) < lengths[:, None])[:, :, None, None]
+        # [B, pages, 2, heads, page_tokens, head_dim] -> [2, B, pages * page_tokens, heads, head_dim]
+        taken = self._read(self.storage[self._row(layer)][pages]).transpose(2, 0, 1, 4, 3, 5)
+        flat = taken.reshape(2, len(lengths), -1, self.kind.heads, self.kind.head_dim)[:, :, :longest]
+        k, v = np.where(inside, flat, np.float32(0))
+        return k, v
+
+    def read_pages(self, pages: Sequence[int]) -> NDArray[np.float32]:
+        """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
+        data: NDArray[np.float32] = self._read(self.storage[:, list(pages)]).swapaxes(0, 1)
+        return data
+
+    def write_pages(self, pages: Sequence[int], data: NDArray[Any]) -> None:
+        """Store what ``read_pages`` gave, rounded to the storage format."""
+        self.storage[:, list(pages)] = self._stored(data.swapaxes(0, 1))
+
+    def _row(self, layer: int) -> int:
+        if layer not in self.layers:
+            raise IRError(f"layer {layer} is not in the KV group of layers {list(self.layers)}")
+        return self.layers.index(layer)
+
+    def _stored(self, values: NDArray[Any]) -> NDArray[Any]:
+        return to_bf16(values) if self.kind.dtype == "bf16" else values.astype(self.storage.dtype, copy=False)
+
+    def _read(self, stored: NDArray[Any]) -> NDArray[np.float32]:
+        return from_bf16(stored) if self.kind.dtype == "bf16" else stored.astype(np.float32, copy=False)
