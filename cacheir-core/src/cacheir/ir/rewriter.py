@@ -50,7 +50,7 @@ class Rewriter:
 
     def renamed(self, op: Op) -> Op:
         """``op`` with stand-ins for its operands."""
-        operands = tuple(self._stand_ins.get(value.name, value) for value in op.operands)
+        operands = tuple(map(self._current, op.operands))
         return op if operands == op.operands else replace(op, operands=operands)
 
     def producer(self, value: Value) -> Op | None:
@@ -84,13 +84,19 @@ class Rewriter:
         self.changed = True
         self._uses.subtract(value.name for value in op.operands)
         for old, new in zip(op.results, values):
-            if old.name != new.name:
-                self._redirect(old, new)
+            self._redirect(old, new)
 
     def _redirect(self, old: Value, new: Value) -> None:
-        new = self._stand_ins.get(new.name, new)  # a rule may hand back a value that has a stand-in itself
-        self._stand_ins[old.name] = new
-        self._uses[new.name] += self._uses.pop(old.name, 0)
+        new = self._current(new)  # a rule may hand back a value that has a stand-in itself
+        if new.name != old.name:
+            self._stand_ins[old.name] = new
+            self._uses[new.name] += self._uses.pop(old.name, 0)
+
+    def _current(self, value: Value) -> Value:
+        # Ends: ``_redirect`` only ever points at values that have no stand-in at that moment.
+        while value.name in self._stand_ins:
+            value = self._stand_ins[value.name]
+        return value
 
     def _append(self, op: Op) -> None:
         self._ops.append(op)
@@ -121,7 +127,7 @@ class Rewriter:
         names = tuple(hints) if hints is not None else (hint,) * len(result_types)
         results = tuple(Value(self.fresh(text), type_) for text, type_ in zip(names, result_types))
         # A rule may pass on values that it found in the graph as it was before the walk.
-        current = tuple(self._stand_ins.get(value.name, value) for value in operands)
+        current = tuple(map(self._current, operands))
         self._uses.update(value.name for value in current)
         self._append(Op(name, current, results, tuple(sorted((attrs or {}).items())), scope))
         self.changed = True
@@ -138,5 +144,5 @@ class Rewriter:
         """The new graph, or the old object where nothing changed."""
         if not self.changed:
             return self.graph
-        outputs = tuple(self._stand_ins.get(value.name, value) for value in self.graph.outputs)
+        outputs = tuple(map(self._current, self.graph.outputs))
         return replace(self.graph, weights=tuple(self._weights), ops=tuple(self._ops), outputs=outputs)
