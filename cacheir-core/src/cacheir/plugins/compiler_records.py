@@ -53,7 +53,7 @@ class PassSpec:
     modes: tuple[str, ...] = ()  # () means every mode
     targets: tuple[str, ...] = ()  # () means every target
     default: bool = True  # part of the pipeline unless left out by name; False: only when asked for
-    options: type | None = None  # a frozen dataclass; `fuse-qkv{min-rows=4}` on the command line
+    options: Lazy[type] | None = None  # a frozen dataclass; `fuse-qkv{min-rows=4}` on the command line
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -183,7 +183,7 @@ class QuantSpec:
     summary: str
     formats: tuple[str, ...]
     plan: Lazy[Callable[[DecoderSpec, Mapping[str, Type], Any], Mapping[str, str]]]
-    options: type | None = None
+    options: Lazy[type] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -88,6 +88,11 @@ class Host:
                 self._plugins = discover(self.options)
             return sorted(self._plugins.values(), key=Plugin.sort_key)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether plugins have been imported."""
+        return self._state == "loaded"
+
     def load(self) -> list[Plugin]:
         """Import every plugin that is not blocked, once. ``PluginLoadError`` in strict mode for the first bad one."""
         with self._lock:
@@ -118,6 +123,15 @@ class Host:
         """The plugins that implement ``hook``, in the order in which they are asked."""
         return [plugin for plugin in self.load() if hook in plugin.implementations]
 
+    def info(self, plugin: Plugin) -> Any:
+        """The plugin's ``PluginInfo``, None where it gives none."""
+        if "cacheir_plugin_info" not in plugin.implementations:
+            return None
+        answer = None
+        with self._blame(plugin, "cacheir_plugin_info raised"):
+            answer = _call(plugin, "cacheir_plugin_info", {})
+        return answer
+
     def observe(self, hook: str, **arguments: Any) -> None:
         """Call every implementation of an observing hook. One that raises is reported and passed over."""
         for plugin in self.implementers(hook):
@@ -141,17 +155,14 @@ class Host:
         self._tell(plugin, problem)
 
     def _tell(self, plugin: Plugin, problem: Problem) -> None:
-        if self.options.strict:
+        if self.options.strict and not problem.is_note:
             raise PluginLoadError(
                 f"plugin {plugin.label}: {problem.sentence}",
                 hint=problem.hint or f"leave it out with CACHEIR_BLOCK_PLUGINS={plugin.name}",
             ) from problem.error
-        self._report_once(plugin, problem.sentence)
-
-    def _report_once(self, plugin: Plugin, sentence: str) -> None:
         if plugin.name not in self.reported:
             self.reported.add(plugin.name)
-            self.report(plugin, sentence)
+            self.report(plugin, problem.sentence)
 
     def _import(self, plugin: Plugin) -> None:
         before = set(sys.modules)
@@ -170,9 +181,10 @@ class Host:
         plugin.heavy = tuple(name for name in HEAVY if name in sys.modules and name not in before)
         if plugin.seconds > SLOW_SECONDS and not plugin.problems:
             sentence = f"took {plugin.seconds:.1f} s to import, and every command waits for it"
-            plugin.problems.append(Problem(sentence, hint="its module does work, or imports something, that can wait"))
-            # No error even in strict mode: a machine that is busy with something else makes everyone slow.
-            self._report_once(plugin, sentence)
+            # A note, since a machine that is busy with something else makes everyone slow.
+            note = Problem(sentence, hint="its module does work, or imports something, that can wait", is_note=True)
+            plugin.problems.append(note)
+            self._tell(plugin, note)
 
     def _register(self, name: str, module: Any) -> dict[str, Any]:
         """Hand a checked module to pluggy; gives its implementations by hook."""

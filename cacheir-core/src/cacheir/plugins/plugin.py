@@ -16,10 +16,14 @@ CORE = "core"
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a plugin. ``sentence`` is for stderr, ``hint`` for ``doctor``."""
+    """One thing that is wrong with a plugin. ``sentence`` is for stderr, ``hint`` for ``doctor``.
+
+    ``is_note`` marks what costs time and nothing else; it is no error even in strict mode.
+    """
 
     sentence: str
     hint: str = ""
+    is_note: bool = False
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
 

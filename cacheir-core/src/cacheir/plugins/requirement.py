@@ -62,17 +62,17 @@ def unmet_by(error: BaseException) -> str:
     The code that failed is found in the traceback, its distribution by its package's name, and of that one's
     requirements those on the package that the import was about; an AttributeError does not say which, so all count.
     """
-    found = _unmet_requirements(error)
-    return "; ".join(unmet(requirement) for requirement in found)
+    return "; ".join(unmet(requirement) for requirement in unmet_requirements(error))
 
 
 def how_to_install(error: BaseException) -> str:
     """The command that would meet what ``unmet_by`` names, "" where it names nothing."""
-    found = _unmet_requirements(error)
+    found = unmet_requirements(error)
     return "pip install " + " ".join(f"'{requirement}'" for requirement in found) if found else ""
 
 
-def _unmet_requirements(error: BaseException) -> list[Requirement]:
+def unmet_requirements(error: BaseException) -> list[Requirement]:
+    """The declared requirements that explain a failed import, those of the code that failed first."""
     if not isinstance(error, (ImportError, AttributeError)):
         return []
     about = ""

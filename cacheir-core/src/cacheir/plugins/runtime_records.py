@@ -30,7 +30,7 @@ class BackendSpec:
     row_classes: tuple[int, ...] = ()
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
-    options: type | None = None  # a frozen dataclass of what ExecutorOptions.extra may hold
+    options: Lazy[type] | None = None  # a frozen dataclass of what ExecutorOptions.extra may hold
 
     def __post_init__(self) -> None:
         check_fields(self)
