@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct (Q4_1), found through distribution metadata; its package is never imported.
+    """The file of SmolLM2-135M-Instruct (GGUF, Q4_1), found through distribution metadata; nothing is imported.
 
     Skips, with what to do, where the distribution is not installed; `make dev` installs it, so CI never skips.
     """
