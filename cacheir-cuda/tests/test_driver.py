@@ -57,6 +57,11 @@ def test_a_failing_driver_is_named_with_its_error(tmp_path: Path) -> None:
     assert not caught.value.missing
 
 
+def test_a_driver_without_a_gpu_is_in_order(tmp_path: Path) -> None:
+    """The real driver's cuInit answers 100 where CUDA_VISIBLE_DEVICES hides every GPU; the version is still there."""
+    assert ask_driver(build_driver(tmp_path, init=100, count=-1)) == Driver(version=(13, 1), device_count=0)
+
+
 def test_check_passes_without_a_driver_and_fails_with_a_broken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from cacheir.errors import BackendUnavailable
 from cacheir.plugins import CheckResult
 
 LIBRARY = "libcuda.so.1"
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: how cuInit answers where there is no GPU, or CUDA_VISIBLE_DEVICES hides all
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ def ask_driver(library: str = LIBRARY) -> Driver:
         driver = ctypes.CDLL(library)
     except OSError as error:
         raise DriverProblem(f"{library} cannot be loaded ({error})", missing=True) from error
-    _call(driver, library, "cuInit", ctypes.c_uint(0))
-    version = ctypes.c_int(0)
+    status = _call(driver, library, "cuInit", ctypes.c_uint(0), allowed=(0, NO_DEVICE))
+    version, count = ctypes.c_int(0), ctypes.c_int(0)
     _call(driver, library, "cuDriverGetVersion", ctypes.byref(version))
-    count = ctypes.c_int(0)
-    _call(driver, library, "cuDeviceGetCount", ctypes.byref(count))
+    if status != NO_DEVICE:
+        _call(driver, library, "cuDeviceGetCount", ctypes.byref(count))
     # The driver spells 13.1 as 13010.
     return Driver(version=(version.value // 1000, version.value % 1000 // 10), device_count=count.value)
 
@@ -56,14 +57,15 @@ def check_driver() -> CheckResult:
     return CheckResult(ok=True, detail=f"driver for CUDA {major}.{minor} with {driver.device_count} GPU(s)")
 
 
-def _call(driver: ctypes.CDLL, library: str, name: str, argument: object) -> None:
-    """Call one function of the driver; raise DriverProblem unless it returns CUDA_SUCCESS (0)."""
+def _call(driver: ctypes.CDLL, library: str, name: str, argument: object, *, allowed: tuple[int, ...] = (0,)) -> int:
+    """Call one function of the driver and return its status; raise DriverProblem for one that is not allowed."""
     try:
         function = getattr(driver, name)
     except AttributeError as error:
         raise DriverProblem(
             f"{library} has no function {name}, so it is not the NVIDIA driver", missing=False
         ) from error
-    status = function(argument)
-    if status != 0:
+    status: int = function(argument)
+    if status not in allowed:
         raise DriverProblem(f"the NVIDIA driver's {name} failed with CUDA error {status}", missing=False)
+    return status
