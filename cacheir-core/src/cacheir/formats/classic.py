@@ -124,7 +124,8 @@ def _half_bytes(column: F32) -> U8:
 
 
 def _pack_nibbles(q: U8) -> U8:
-    return q[:, :_HALF] | (q[:, _HALF:] << np.uint8(4))
+    packed: U8 = q[:, :_HALF] | (q[:, _HALF:] << np.uint8(4))
+    return packed
 
 
 def _pack_fifth_bits(q: U8) -> U8:

@@ -37,7 +37,8 @@ def reshape(x: Array, out_types: OutTypes, shape: tuple[str, ...]) -> Array:
 
 def transpose(x: Array, out_types: OutTypes, axes: tuple[int, ...]) -> Array:
     """Axis i of the result is axis axes[i] of x."""
-    return x.transpose(axes)
+    out: Array = x.transpose(axes)
+    return out
 
 
 def broadcast(x: Array, out_types: OutTypes, shape: tuple[str, ...]) -> Array:
