@@ -104,6 +104,14 @@ def wheels(session: nox.Session, package: str) -> None:
 
 
 @nox.session
+def metapackage(session: nox.Session) -> None:
+    """The metapackage from the root: it brings core, cpu and importers from this tree, and the command answers."""
+    session.install("-q", *CONSTRAINTS, ".")
+    session.run("python", str(ROOT / ".ci" / "sibling_guard.py"))
+    session.run("cacheir", "--help")
+
+
+@nox.session
 @nox.parametrize("example", EXAMPLES, ids=EXAMPLES)
 def examples(session: nox.Session, example: str) -> None:
     """An example plugin, from its wheel, beside cacheir-core and nothing else: found and run."""
@@ -121,5 +129,5 @@ def startup(session: nox.Session) -> None:
 @nox.session(python=False)
 def ci(session: nox.Session) -> None:
     """Everything above but `lowest`."""
-    for name in ("lint", "types", "tests", "wheels", "examples", "startup"):
+    for name in ("lint", "types", "tests", "wheels", "metapackage", "examples", "startup"):
         session.notify(name)
