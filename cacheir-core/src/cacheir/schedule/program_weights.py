@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from cacheir.errors import LoweringError
 from cacheir.ir.graph import LAYER, Graph, Module, Value
-from cacheir.ir.weights import Recipe, resolve_recipe, stored_keys
+from cacheir.ir.weights import resolve_recipe, stored_keys
 from cacheir.schedule.program import ProgramWeight
 
 
 @dataclass(frozen=True)
 class WeightUse:
-    """A weight as one call of its graph sees it: ``recipes`` are the graph's, ``layer`` fills in ``$layer``."""
+    """The weight ``name`` of ``graph`` in a call for ``layer``."""
 
+    graph: Graph
     name: str
-    recipes: dict[str, Recipe]
     layer: int | None
 
 
@@ -25,10 +25,9 @@ def program_weights(modules: Iterable[Module]) -> dict[str, ProgramWeight]:
     table: dict[str, ProgramWeight] = {}
     for module in modules:
         for graph, layer in reached_graphs(module):
-            recipes = dict(graph.recipes)
             for value in used_weights(graph):
-                text = resolve_recipe(value.name, recipes, layer)
-                stored = tuple(stored_keys(value.name, recipes, layer))
+                text = resolve_recipe(value.name, graph.recipes, layer)
+                stored = tuple(stored_keys(value.name, graph.recipes, layer))
                 weight = ProgramWeight(recipe=text, type=value.type, stored=stored)
                 known = table.setdefault(text, weight)
                 if known.type != weight.type:
@@ -43,10 +42,9 @@ def weight_uses(modules: Iterable[Module]) -> dict[str, WeightUse]:
     table: dict[str, WeightUse] = {}
     for module in modules:
         for graph, layer in reached_graphs(module):
-            recipes = dict(graph.recipes)
             for value in used_weights(graph):
-                text = resolve_recipe(value.name, recipes, layer)
-                table.setdefault(text, WeightUse(value.name, recipes, layer))
+                text = resolve_recipe(value.name, graph.recipes, layer)
+                table.setdefault(text, WeightUse(graph, value.name, layer))
     return table
 
 

@@ -1,0 +1,53 @@
+"""An artifact that was opened: the folder, what is in it, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cacheir.artifact.card import Card
+from cacheir.artifact.lock import Lock, learn_content
+from cacheir.artifact.pass_files import read_records
+from cacheir.artifact.weights_manifest import Manifest
+from cacheir.plugins.specs import PassRecord, QuantFormatSpec
+from cacheir.schedule.program import Program
+from cacheir.weights.store import WeightStore, open_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """``weights_root`` is the folder that the manifest's files lie in: the model's, or the artifact's own.
+
+    ``has_location`` tells a folder that names its model's from one in the cache, which serves every model of the same
+    headers. ``notes`` says in sentences what was decided while opening it: which kernels refuse on this machine and
+    what runs instead. ``formats`` are the installed block formats.
+    """
+
+    path: Path
+    card: Card
+    lock: Lock
+    program: Program
+    manifest: Manifest
+    weights_root: Path
+    has_location: bool
+    formats: Mapping[str, QuantFormatSpec]
+    notes: tuple[str, ...] = ()
+
+    def records(self) -> tuple[PassRecord, ...]:
+        """What each pass did, read from the folder."""
+        return read_records(self.path)
+
+    def open_weights(self, cache: Path | None = None) -> WeightStore:
+        """The weights; files are opened when they are first asked for.
+
+        ``cache`` is the folder where content hashes are remembered; the hash also goes into the lock of an artifact
+        that names its model.
+        """
+
+        def learn(content: str) -> None:
+            learn_content(self.path, content)
+
+        teach = self.has_location and not self.lock.content
+        on_content = learn if teach else None
+        return open_weights(self.program, self.weights_root, self.formats, cache=cache, on_content=on_content)
