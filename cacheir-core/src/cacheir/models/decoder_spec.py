@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-spec = dataclass(frozen=True, kw_only=True)
 
-
-@spec
+@dataclass(frozen=True, kw_only=True)
 class RopeSpec:
     """Rotary position embedding: how far each pair of dimensions turns per position.
 
@@ -23,7 +21,7 @@ class RopeSpec:
     magnitude: float = 1.0
 
 
-@spec
+@dataclass(frozen=True, kw_only=True)
 class LayerSpec:
     """One decoder layer. Layers that compare equal, weight types included, share one layer graph.
 
@@ -44,7 +42,7 @@ class LayerSpec:
     feed_forward_bias: bool = False
 
 
-@spec
+@dataclass(frozen=True, kw_only=True)
 class DecoderSpec:
     """A whole decoder. ``family`` names the ``FamilySpec`` whose block builder writes the layer graphs.
 

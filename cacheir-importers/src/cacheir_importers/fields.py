@@ -1,0 +1,141 @@
+"""A configuration as a mapping that remembers which fields were read, with getters that check what they give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from cacheir.errors import MalformedModelError
+
+D = TypeVar("D")
+
+_LARGEST = 2**31 - 1
+
+
+class Fields(Mapping[str, Any]):
+    """A parsed config.json, or the metadata of a GGUF file.
+
+    What was read and what was assumed is remembered, so that an importer can report it whichever family read the
+    fields. JSON's null counts as absent in the getters. ``place`` stands before a field's name in messages.
+    """
+
+    def __init__(self, values: Mapping[str, Any], place: str) -> None:
+        self.place = place
+        self._values = values
+        self._asked: set[str] = set()
+        self._assumed: dict[str, object] = {}
+        self._sections: dict[str, Fields] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        self._asked.add(key)
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def unread(self) -> tuple[str, ...]:
+        """The fields that are there and that nothing read, those of sections as ``section.field``."""
+        names = [key for key in self._values if key not in self._asked]
+        for key, section in self._sections.items():
+            names += [f"{key}.{inner}" for inner in section.unread()]
+        return tuple(sorted(names))
+
+    def assumed(self) -> Mapping[str, object]:
+        """The fields that are absent, and the value that was taken instead."""
+        return dict(sorted(self._assumed.items()))
+
+    def assume(self, key: str, value: D) -> D:
+        """Remember that ``value`` is taken for an absent field; None means that nothing is."""
+        if value is not None:
+            self._assumed[key] = value
+        return value
+
+    def ignore(self, *keys: str) -> None:
+        """Count fields as read that do not change what a model computes."""
+        self._asked.update(key for key in keys if key in self._values)
+
+    def section(self, key: str) -> Fields | None:
+        """The fields of a nested object, None where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "an object")
+        if key not in self._sections:
+            self._sections[key] = Fields(value, f"{self.place}: {key}")
+        return self._sections[key]
+
+    def whole(self, key: str, *, least: int = 1, most: int = _LARGEST) -> int:
+        """A whole number between ``least`` and ``most``, which must be there."""
+        value = self.whole_or(key, None, least=least, most=most)
+        if value is None:
+            raise MalformedModelError(f"{self.place}: field {key!r} is missing")
+        return value
+
+    def whole_or(self, key: str, default: D, *, least: int = 1, most: int = _LARGEST) -> int | D:
+        """A whole number between ``least`` and ``most``, or ``default``."""
+        value = self.get(key)
+        if value is None:
+            return self.assume(key, default)
+        if type(value) is not int or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
+        return value
+
+    def number(self, key: str, *, least: float = -math.inf, most: float = math.inf) -> float:
+        """A finite number between ``least`` and ``most``, which must be there."""
+        value = self.number_or(key, None, least=least, most=most)
+        if value is None:
+            raise MalformedModelError(f"{self.place}: field {key!r} is missing")
+        return value
+
+    def number_or(self, key: str, default: D, *, least: float = -math.inf, most: float = math.inf) -> float | D:
+        """A finite number between ``least`` and ``most``, or ``default``."""
+        value = self.get(key)
+        if value is None:
+            return self.assume(key, default)
+        if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+            bounds = f" from {least:g} to {most:g}" if (least, most) != (-math.inf, math.inf) else ""
+            raise self.wrong(key, f"a finite number{bounds}")
+        return float(value)
+
+    def flag_or(self, key: str, default: D) -> bool | D:
+        """True or False, or ``default``."""
+        value = self.get(key)
+        if value is None:
+            return self.assume(key, default)
+        if type(value) is not bool:
+            raise self.wrong(key, "true or false")
+        return value
+
+    def text_or(self, key: str, default: D) -> str | D:
+        """Text, or ``default``."""
+        value = self.get(key)
+        if value is None:
+            return self.assume(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "text")
+        return value
+
+    def texts_or(self, key: str, default: D) -> tuple[str, ...] | D:
+        """A list of texts, or ``default``."""
+        value = self.get(key)
+        if value is None:
+            return self.assume(key, default)
+        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+    def wrong(self, key: str, wanted: str) -> MalformedModelError:
+        """The error for a field whose value has the wrong type or lies out of range."""
+        shown = repr(self._values.get(key))
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return MalformedModelError(f"{self.place}: field {key!r} must be {wanted}, not {shown}")
+
+
+def as_fields(values: Mapping[str, Any], place: str) -> Fields:
+    """``values`` itself where it keeps count already, else a ``Fields`` over it."""
+    return values if isinstance(values, Fields) else Fields(values, place)

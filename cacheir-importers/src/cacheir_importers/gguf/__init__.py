@@ -1,0 +1,1 @@
+"""GGUF files: reader, writer, tokenizer and importer."""

