@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from cacheir.errors import PassOptionError, UsageError
 from cacheir.pipeline.names import find_name, fold_name
+from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import PassSpec
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ def pass_options(spec: PassSpec, text: str) -> Any:
         if given:
             raise PassOptionError(f"pass {spec.name!r} has no options, but was given {', '.join(given)}")
         return None
-    known = {fold_name(item.name): item for item in fields(spec.options)}
-    hints = get_type_hints(spec.options)
+    kind = resolve(spec.options)
+    known = {fold_name(item.name): item for item in fields(kind)}
+    hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
@@ -89,18 +91,19 @@ def pass_options(spec: PassSpec, text: str) -> Any:
     missing = [item.name for item in known.values() if item.name not in values and _is_required(item)]
     if missing:
         raise _option_error(spec, f"needs a value for {', '.join(missing)}")
-    return spec.options(**values)
+    return kind(**values)
 
 
 def describe_options(spec: PassSpec) -> str:
     """The option fields of a pass, ``min-rows: int = 4``, joined by commas; "" where it has none."""
     if spec.options is None:
         return ""
-    hints = get_type_hints(spec.options)
+    kind = resolve(spec.options)
+    hints = get_type_hints(kind)
     return ", ".join(
         f"{item.name.replace('_', '-')}: {getattr(hints[item.name], '__name__', hints[item.name])}"
         + ("" if item.default is MISSING else f" = {item.default!r}")
-        for item in fields(spec.options)
+        for item in fields(kind)
     )
 
 

@@ -1,0 +1,201 @@
+"""Writes the logical module of a decoder: main, one graph for each class of layers, and the head that gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cacheir.errors import MalformedModelError, UnsupportedModelError
+from cacheir.ir.builder import GraphBuilder
+from cacheir.ir.dtypes import is_dtype
+from cacheir.ir.graph import Graph, Module, Value
+from cacheir.ir.opdef import OpDef
+from cacheir.ir.types import QuantType, TensorType, Type
+from cacheir.models.block import BlockBuilder, BlockRequest
+from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec
+from cacheir.models.imported import WeightSource
+from cacheir.models.standard_block import standard_block
+from cacheir.plugins.model_records import FamilySpec
+from cacheir.plugins.ref import resolve
+
+Dims = tuple[tuple[str, int, int], ...]
+
+# Rows that one call of a head takes at least: what more a step wants, an executor runs in several calls, so that
+# logits never take more than this many vocabularies.
+HEAD_ROWS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeLimits:
+    """Upper bounds of the named sizes: tokens of a step, rows of a step, positions of a row."""
+
+    max_tokens: int = 512
+    max_rows: int = 8
+    max_seq: int = 2048
+
+
+def build_logical(
+    spec: DecoderSpec,
+    weight_types: Mapping[str, Type],
+    *,
+    ops: Mapping[str, OpDef],
+    families: Mapping[str, FamilySpec] | None = None,
+    limits: SizeLimits = SizeLimits(),
+) -> Module:
+    """The logical module, whose mode is "".
+
+    ``weight_types`` are the types by canonical key. The family's own block builder writes the layer graphs where it
+    has one. Layers that are equal as ``LayerSpec`` and in the types of their weights share one graph; graphs are called
+    ``decoder_layer``, ``decoder_layer.1`` and so on, by their first layer.
+
+    Raises:
+        MalformedModelError: a weight is missing, or its shape does not follow from the specification.
+        UnsupportedModelError: the block builder cannot write a layer.
+    """
+    check_weights(spec, weight_types)
+    family = (families or {}).get(spec.family)
+    block: BlockBuilder = standard_block if family is None or family.block is None else resolve(family.block)
+    dims: Dims = (("T", 1, limits.max_tokens), ("B", 1, limits.max_rows))
+    classes, layer_class = _classes(spec, weight_types)
+    graphs = tuple(
+        block(
+            BlockRequest(
+                name="decoder_layer" if number == 0 else f"decoder_layer.{number}",
+                layer=layer,
+                spec=spec,
+                weights=dict(types),
+                dims=dims,
+                ops=ops,
+            )
+        )
+        for number, (layer, types) in enumerate(classes)
+    )
+    main = _main(spec, weight_types, dims, [graphs[number] for number in layer_class], ops)
+    return Module("", (main, *graphs, _logits_head(spec, weight_types, ops, limits)))
+
+
+def weight_type(source: WeightSource) -> Type:
+    """The type of a stored tensor: dense for an element type, quantised and unpacking to f32 for a block format."""
+    if is_dtype(source.format):
+        return TensorType.of(source.format, *source.shape)
+    return QuantType.of(source.format, "f32", *source.shape)
+
+
+def weight_types(sources: Mapping[str, WeightSource]) -> dict[str, Type]:
+    """The types of all stored tensors by canonical key."""
+    return {key: weight_type(source) for key, source in sources.items()}
+
+
+def check_weights(spec: DecoderSpec, types: Mapping[str, Type]) -> None:
+    """Raise MalformedModelError for a weight of the standard block that has another shape than ``spec`` gives it.
+
+    A key of the standard block that is missing altogether is the block builder's affair, save for those of main and
+    the head.
+    """
+    shapes = {"embed": (spec.vocab_size, spec.hidden), "norm": (spec.hidden,)}
+    shapes |= {} if spec.tied_head else {"head": (spec.vocab_size, spec.hidden)}
+    shapes |= {"head_bias": (spec.vocab_size,)} if spec.head_bias else {}
+    for key in shapes:
+        if key not in types:
+            raise MalformedModelError(f"{spec.label}: the model has no tensor for {key!r}")
+    for number, layer in enumerate(spec.layers):
+        shapes |= {f"layers.{number}.{part}": shape for part, shape in _layer_shapes(spec, layer).items()}
+    for key, shape in shapes.items():
+        held = getattr(types.get(key), "shape", None)
+        if held is not None and held != TensorType.of("f32", *shape).shape:
+            given, wanted = ([*map(str, sizes)] for sizes in (held, shape))
+            raise MalformedModelError(
+                f"{spec.label}: tensor {key!r} has the shape [{', '.join(given)}], "
+                f"but the configuration makes it [{', '.join(wanted)}]",
+                hint="the configuration and the weights are of different models",
+            )
+
+
+def _layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> dict[str, tuple[int, ...]]:
+    """The shapes of the standard block's weights, biases included, by their part of the key."""
+    queries, keys = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    matrices = {
+        "attn.q": (queries, spec.hidden),
+        "attn.k": (keys, spec.hidden),
+        "attn.v": (keys, spec.hidden),
+        "attn.o": (spec.hidden, queries),
+        "ffn.gate": (layer.feed_forward, spec.hidden),
+        "ffn.up": (layer.feed_forward, spec.hidden),
+        "ffn.down": (spec.hidden, layer.feed_forward),
+    }
+    biases = {f"{part}_bias": shape[:1] for part, shape in matrices.items()}
+    return {**matrices, **biases, "attn_norm": (spec.hidden,), "ffn_norm": (spec.hidden,)}
+
+
+LayerClass = tuple[LayerSpec, tuple[tuple[str, Type], ...]]
+
+
+def _classes(spec: DecoderSpec, types: Mapping[str, Type]) -> tuple[list[LayerClass], list[int]]:
+    """The classes by their first layer, and the class of each layer."""
+    parts: list[dict[str, Type]] = [{} for _ in spec.layers]
+    for key, type_ in types.items():
+        head, _, rest = key.partition(".")
+        number, _, part = rest.partition(".")
+        if head == "layers" and number.isdigit() and int(number) < len(parts):
+            parts[int(number)][part] = type_
+    classes: dict[LayerClass, int] = {}
+    members = []
+    for layer, held in zip(spec.layers, parts):
+        key_of_class = (layer, tuple(sorted(held.items(), key=lambda item: item[0])))
+        members.append(classes.setdefault(key_of_class, len(classes)))
+    return list(classes), members
+
+
+def _main(
+    spec: DecoderSpec, types: Mapping[str, Type], dims: Dims, layers: list[Graph], ops: Mapping[str, OpDef]
+) -> Graph:
+    graph = GraphBuilder("main", ops, dims=dims)
+    tokens = graph.input("tokens", TensorType.of("i32", "T"))
+    given = {
+        "positions": graph.input("positions", TensorType.of("i32", "T")),
+        "row_starts": graph.input("row_starts", TensorType.of("i32", "B + 1")),
+    }
+    h = graph.op("embedding", tokens, graph.weight("embed", types["embed"], "embed"), result="h.0")
+    tables: dict[tuple[object, ...], tuple[Value, ...]] = {}
+    for number, (layer, callee) in enumerate(zip(spec.layers, layers)):
+        values = {**given, "h": h}
+        if layer.rope is not None:
+            values["cos"], values["sin"] = _table(graph, layer.rope, given["positions"], tables)
+        missing = [param.name for param in callee.params if param.name not in values]
+        if missing or len(callee.outputs) != 1:
+            raise UnsupportedModelError(
+                f"the block builder of family {spec.family!r} wrote @{callee.name} with "
+                + (f"the parameter %{missing[0]}, which main does not have" if missing else "more than one result"),
+                hint="cacheir.models.block says what a layer graph takes and yields",
+            )
+        operands = [values[param.name] for param in callee.params]
+        (h,) = graph.call(callee, operands, layer=number, results=[f"h.{number + 1}"])
+    out = graph.op("rms_norm", h, graph.weight("norm", types["norm"], "norm"), eps=spec.norm_eps, result="hidden")
+    return graph.finish(out)
+
+
+def _table(
+    graph: GraphBuilder, rope: RopeSpec, positions: Value, tables: dict[tuple[object, ...], tuple[Value, ...]]
+) -> tuple[Value, ...]:
+    """Cosine and sine of ``rope``, computed once; layouts share a table, since they only pair its columns otherwise."""
+    key = (rope.theta, rope.dims, rope.factors, rope.magnitude)
+    if key not in tables:
+        tables[key] = graph.op_results(
+            "rope_table",
+            positions,
+            theta=float(rope.theta),
+            dims=rope.dims,
+            factors=tuple(map(float, rope.factors)),
+            magnitude=float(rope.magnitude),
+        )
+    return tables[key]
+
+
+def _logits_head(spec: DecoderSpec, types: Mapping[str, Type], ops: Mapping[str, OpDef], limits: SizeLimits) -> Graph:
+    graph = GraphBuilder("head.logits", ops, dims=(("R", 1, max(HEAD_ROWS, limits.max_rows)),))
+    rows = graph.input("rows", TensorType.of("f32", "R", spec.hidden))
+    key = "embed" if spec.tied_head else "head"
+    weights = [graph.weight("head", types[key], key)]
+    if spec.head_bias:
+        weights.append(graph.weight("head_bias", types["head_bias"], "head_bias"))
+    return graph.finish(graph.op("linear", rows, *weights, result="logits"))

@@ -1,0 +1,64 @@
+"""infer-shapes: compute the type of each result again from its operands, and drop sizes that no type holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cacheir.ir.graph import Graph, Op, Value
+from cacheir.ir.types import KVType
+
+if TYPE_CHECKING:
+    from cacheir.pipeline.context import PassContext
+
+
+def infer_shapes(graph: Graph, context: PassContext) -> Graph:
+    """The graph with every result's type as the op's rule gives it, from the parameters on.
+
+    Types of calls stay: they are the callee's affair. In a graph that verifies no type changes; what changes there is
+    that sizes which neither a type nor an attribute names are no longer declared.
+    """
+    known: dict[str, Value] = {}
+    ops = tuple(_inferred(op, known, context) for op in graph.ops)
+    outputs = tuple(known.get(value.name, value) for value in graph.outputs)
+    used = _size_names((*graph.params, *known.values(), *outputs), ops)
+    dims = tuple(bound for bound in graph.dims if bound[0] in used)
+    for name in [bound[0] for bound in graph.dims if bound[0] not in used]:
+        context.note(f"size {name} is in no type")
+    retyped = sum(old.results != new.results for old, new in zip(graph.ops, ops))
+    context.note(f"{retyped} of {len(ops)} ops have other types" if retyped else "all types are as they should be")
+    if not retyped and dims == graph.dims:
+        return graph
+    return replace(graph, dims=dims, ops=ops, outputs=outputs)
+
+
+def _inferred(op: Op, known: dict[str, Value], context: PassContext) -> Op:
+    operands = tuple(known.get(value.name, value) for value in op.operands)
+    results = op.results
+    if op.name != "call":
+        types = context.infer(op.name, [value.type for value in operands], dict(op.attrs))
+        results = tuple(replace(value, type=type_) for value, type_ in zip(op.results, types, strict=True))
+    known.update({value.name: value for value in results})
+    same = operands == op.operands and results == op.results
+    return op if same else replace(op, operands=operands, results=results)
+
+
+def _size_names(values: tuple[Value, ...], ops: tuple[Op, ...]) -> set[str]:
+    used = {
+        name
+        for value in values
+        if not isinstance(value.type, KVType)
+        for size in value.type.shape
+        for name in size.names
+    }
+    for op in ops:
+        for _, attr in op.attrs:
+            used.update(_words(attr))
+    return used
+
+
+def _words(attr: object) -> set[str]:
+    """Everything in an attribute that could be the name of a size: sizes in attributes are text such as "T + 1"."""
+    if isinstance(attr, tuple):
+        return {word for item in attr for word in _words(item)}
+    return set(attr.replace("+", " ").replace("*", " ").split()) if isinstance(attr, str) else set()

@@ -1,0 +1,194 @@
+"""The program step prefill-decode-specialization: from the logical module to the modules of prefill and decode.
+
+It threads the KV states, slots, page tables and lengths of each KV group through main and the layer graphs, lowers
+attention to appending and paged attention, gathers the rows that need a head, and adds the other heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cacheir.errors import PassFailed
+from cacheir.ir.dims import Dim
+from cacheir.ir.graph import LAYER, Graph, Module, Op, Value
+from cacheir.ir.rewriter import Rewriter
+from cacheir.ir.types import KVType, TensorType, Type
+from cacheir.models.decoder_graph import SizeLimits
+from cacheir.pipeline.heads import all_heads
+from cacheir.pipeline.kv_groups import KVGroups
+from cacheir.pipeline.steps import SPECIALIZE
+
+MODES = ("prefill", "decode")
+BATCH_INPUTS = ("slots", "page_table", "lengths")
+
+
+def specialize(module: Module, mode: str, limits: SizeLimits, groups: KVGroups) -> Module:
+    """The module of ``mode``.
+
+    Raises PassFailed where a graph holds more than one attention op, or uses row starts for anything but attention.
+    """
+    sizes = _Sizes(mode, limits)
+    layers = tuple(_layer(graph, mode, groups.type_of(graph.name), sizes) for graph in module.layers)
+    by_name = {graph.name: graph for graph in layers}
+    main = _main(module.main, mode, groups, sizes, by_name)
+    return Module(mode, (main, *layers, *all_heads(module.heads)))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The named sizes of a mode and their bounds. In decode a row is one token, so B is T."""
+
+    mode: str
+    limits: SizeLimits
+
+    @property
+    def rows(self) -> Dim:
+        """The size that counts rows."""
+        return Dim(0, (("B" if self.mode == "prefill" else "T", 1),))
+
+    def dims(self, graph: Graph, *more: tuple[str, int, int]) -> tuple[tuple[str, int, int], ...]:
+        """The sizes of a graph of this mode: the logical ones with their new bounds, then ``more``."""
+        if self.mode == "prefill":
+            return (*graph.dims, *more)
+        kept = tuple((name, low, self.limits.max_rows if name == "T" else high) for name, low, high in graph.dims)
+        return (*(bound for bound in kept if bound[0] != "B"), *more)
+
+    def of(self, value: Value) -> Value:
+        """A value of the logical graph with its type in this mode."""
+        if self.mode == "prefill" or not isinstance(value.type, TensorType):
+            return value
+        shape = tuple(size.substitute({"B": self.rows}) for size in value.type.shape)
+        return value if shape == value.type.shape else replace(value, type=TensorType(value.type.dtype, shape))
+
+    def batch_types(self) -> tuple[Type, ...]:
+        """The types of ``BATCH_INPUTS``."""
+        return (
+            TensorType.of("i32", "T"),
+            TensorType.of("i32", self.rows, "M"),
+            TensorType.of("i32", self.rows),
+        )
+
+    @property
+    def pages(self) -> tuple[str, int, int]:
+        """M: a page holds at least one token, so no row has more pages than positions."""
+        return ("M", 1, self.limits.max_seq)
+
+
+def _layer(graph: Graph, mode: str, kv_type: KVType | None, sizes: _Sizes) -> Graph:
+    """One layer graph with its state and batch inputs, attention lowered."""
+    names = _Names(graph)
+    params = [sizes.of(value) for value in graph.params if mode == "prefill" or value.name != "row_starts"]
+    starts = next((value for value in graph.params if value.name == "row_starts"), None)
+    if kv_type is None:
+        _refuse_row_starts(graph, mode, starts)
+        return replace(graph, dims=sizes.dims(graph), params=tuple(params), ops=_retyped(graph.ops, sizes))
+    kv = Value(names.fresh("kv"), kv_type, "state")
+    slots, table, lengths = (
+        Value(names.fresh(name), type_, "input") for name, type_ in zip(BATCH_INPUTS, sizes.batch_types())
+    )
+    state = Value(names.fresh("kv"), kv_type)
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.name != "grouped_query_attention":
+            ops.append(op)
+            continue
+        q, k, v, positions, row_starts = op.operands
+        ops.append(Op("kv_append", (kv, k, v, slots), (state,), (("layer", LAYER),), op.scope))
+        rows = (row_starts, positions, lengths) if mode == "prefill" else (positions, lengths)
+        attrs = tuple(sorted({**dict(op.attrs), "layer": LAYER}.items()))
+        ops.append(Op(f"paged_attention_{mode}", (q, state, table, *rows), op.results, attrs, op.scope))
+    lowered = replace(
+        graph,
+        dims=sizes.dims(graph, sizes.pages),
+        params=(params[0], kv, *params[1:], slots, table, lengths),
+        ops=_retyped(tuple(ops), sizes),
+        outputs=(*graph.outputs, state),
+    )
+    _refuse_row_starts(lowered, mode, starts)
+    return lowered
+
+
+def _main(graph: Graph, mode: str, groups: KVGroups, sizes: _Sizes, layers: dict[str, Graph]) -> Graph:
+    """Main with the states and batch inputs of all groups, threaded through its calls."""
+    names = _Names(graph)
+    starts = next((value for value in graph.params if value.name == "row_starts"), None)
+    params = [sizes.of(value) for value in graph.params if mode == "prefill" or value.name != "row_starts"]
+    states: list[Value] = []
+    batches: list[tuple[Value, ...]] = []
+    for number, kv_type in enumerate(groups.types):
+        suffix = f".{number}" if number else ""
+        batch = tuple(
+            Value(names.fresh(name + suffix), type_, "input") for name, type_ in zip(BATCH_INPUTS, sizes.batch_types())
+        )
+        state = Value(names.fresh(f"kv{suffix}"), kv_type, "state")
+        params += [*batch, state]
+        batches.append(batch)
+        states.append(state)
+    first_names = [state.name for state in states]
+    ops: list[Op] = []
+    for op in graph.ops:
+        callee = layers.get(op.callee)
+        if callee is None:
+            ops.append(op)
+            continue
+        operands = [value for value in op.operands if mode == "prefill" or value.name != "row_starts"]
+        group = groups.group_of(op.callee)
+        if group is None:
+            ops.append(replace(op, operands=tuple(operands)))
+            continue
+        state = states[group]
+        # %h.4, %kv.4 = call ... {layer = 3}
+        suffix = op.results[0].name.rpartition(".")[2]
+        states[group] = Value(names.fresh(f"{first_names[group]}.{suffix}"), groups.types[group])
+        ops.append(
+            replace(
+                op,
+                operands=(operands[0], state, *operands[1:], *batches[group]),
+                results=(*op.results, states[group]),
+            )
+        )
+    head_rows = Value(names.fresh("head_rows"), TensorType.of("i32", "R"), "input")
+    hidden = graph.outputs[0]
+    if not isinstance(hidden.type, TensorType) or len(hidden.type.shape) < 2:
+        raise PassFailed(f"{SPECIALIZE.name}: @{graph.name} yields {hidden.type}, not the hidden rows [T, H]")
+    rows = Value(names.fresh("rows"), TensorType(hidden.type.dtype, (Dim(0, (("R", 1),)), *hidden.type.shape[1:])))
+    ops.append(Op("gather_rows", (hidden, head_rows), (rows,)))
+    most = sizes.limits.max_tokens if mode == "prefill" else sizes.limits.max_rows
+    more = [sizes.pages] if groups.types else []
+    main = replace(
+        graph,
+        dims=sizes.dims(graph, *more, ("R", 0, most)),
+        params=(*params, head_rows),
+        ops=_retyped(tuple(ops), sizes),
+        outputs=(rows, *graph.outputs[1:], *states),
+    )
+    _refuse_row_starts(main, mode, starts)
+    return main
+
+
+def _retyped(ops: tuple[Op, ...], sizes: _Sizes) -> tuple[Op, ...]:
+    return tuple(
+        replace(op, operands=tuple(map(sizes.of, op.operands)), results=tuple(map(sizes.of, op.results))) for op in ops
+    )
+
+
+def _refuse_row_starts(graph: Graph, mode: str, starts: Value | None) -> None:
+    """In decode there are no row starts: every row is one token."""
+    if mode == "decode" and starts is not None:
+        for op in graph.ops:
+            if any(value.name == starts.name for value in op.operands):
+                raise PassFailed(
+                    f"{SPECIALIZE.name}: {op.name} in @{graph.name} reads %{starts.name}, which decode does not have",
+                    hint="only grouped_query_attention may read row starts",
+                )
+
+
+class _Names:
+    """The names of a graph, and new ones beside them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._rewriter = Rewriter(graph)
+
+    def fresh(self, hint: str) -> str:
+        """A name not taken, made from ``hint``."""
+        return self._rewriter.fresh(hint)
