@@ -12,13 +12,12 @@ from typing import Any, NoReturn, TypeVar
 
 from cacheir.errors import ParseError
 from cacheir.ir.graph import LAYER, Attr, Graph, LayerSymbol, Module, Op, Value, Weight
-from cacheir.ir.spelling import MAX_NESTING, MAX_NUMBER_LENGTH, is_encodable, is_identifier, is_name, is_word
+from cacheir.ir.spelling import MAX_INTEGER_BITS, MAX_NESTING, is_encodable, is_identifier, is_name, is_word
 from cacheir.ir.type_parser import parse_type
 from cacheir.ir.types import Type
 from cacheir.ir.weights import Derived, Recipe, Stored
 
 _T = TypeVar("_T")
-_MAX_BITS = int(MAX_NUMBER_LENGTH * math.log2(10)) - 8  # so that every integer taken here can be read as text too
 
 
 def module_to_json(module: Module) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def _dim(item: object, where: str) -> tuple[str, int, int]:
         _refuse(where, "must be [name, low, high]")
     name, low, high = item
     for bound in (low, high):
-        if type(bound) is not int or bound.bit_length() > _MAX_BITS:
+        if type(bound) is not int or bound.bit_length() > MAX_INTEGER_BITS:
             _refuse(where, "must have two whole numbers as its bounds")
     return _checked(is_identifier, name, where), low, high
 
@@ -212,6 +211,6 @@ def _attr(value: object, where: str, depth: int) -> Attr:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    if isinstance(value, int) and value.bit_length() <= _MAX_BITS:  # true and false are ints of one bit
+    if isinstance(value, int) and value.bit_length() <= MAX_INTEGER_BITS:  # true and false are ints of one bit
         return value
     _refuse(where, "is neither a finite number, a string, true, false, a list nor the layer's symbol")

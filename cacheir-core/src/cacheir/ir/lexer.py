@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from cacheir.errors import ParseError
-from cacheir.ir.spelling import MAX_NUMBER_LENGTH, MAX_TEXT_LENGTH, NAME, WORD, is_encodable
+from cacheir.ir.spelling import MAX_INTEGER_BITS, MAX_NUMBER_LENGTH, MAX_TEXT_LENGTH, NAME, WORD, is_encodable
 
 _TOKEN = re.compile(
     rf"""
@@ -83,7 +83,10 @@ def number_value(text: str, token: Token) -> int | float:
     if len(token.text) > MAX_NUMBER_LENGTH:
         raise error_at(text, token.offset, f"a number of {len(token.text)} characters is too long to read")
     if not re.search(r"[.eE]", token.text):
-        return int(token.text)
+        whole = int(token.text)
+        if whole.bit_length() > MAX_INTEGER_BITS:
+            raise error_at(text, token.offset, f"{token} is too large: integers have at most {MAX_INTEGER_BITS} bits")
+        return whole
     value = float(token.text)
     if value in (float("inf"), float("-inf")):
         raise error_at(text, token.offset, f"{token} is too large for a float")

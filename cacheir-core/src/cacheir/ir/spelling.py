@@ -16,6 +16,7 @@ _NAME = re.compile(NAME)
 # Text may come from strangers: these bound what reading it can cost. Each is far above what a model needs.
 MAX_NESTING = 32  # tuples inside tuples
 MAX_NUMBER_LENGTH = 400  # characters of one number
+MAX_INTEGER_BITS = 1324  # of one integer: what fits into that many characters with its sign
 MAX_SIZE_TERMS = 16  # terms of one size, ``T + 1`` has two
 MAX_TEXT_LENGTH = 1 << 28  # characters of one text
 
@@ -55,14 +56,20 @@ def value_text(mark: str, name: str) -> str:
     return mark + (name if is_name(name) else quoted(name))
 
 
-def attr_text(value: object) -> str:
-    """An attribute value: ``true``, ``3``, ``1e-05``, ``"half"``, ``[1, [2]]``, ``$layer``."""
+def attr_text(value: object, depth: int = 0) -> str:
+    """An attribute value: ``true``, ``3``, ``1e-05``, ``"half"``, ``[1, [2]]``, ``$layer``.
+
+    A value beyond the limits, which the verifier refuses, is written too, though nothing reads it back.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, tuple):
-        return f"[{', '.join(map(attr_text, value))}]"
+        inside = "..." if depth > MAX_NESTING else ", ".join(attr_text(item, depth + 1) for item in value)
+        return f"[{inside}]"
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        return hex(value)  # Python refuses to write thousands of decimal digits
     return repr(value)
 
 

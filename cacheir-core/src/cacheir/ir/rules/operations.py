@@ -10,7 +10,7 @@ from cacheir.ir.graph import LAYER, Graph, Op
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.printer import line_of_op
 from cacheir.ir.rules.finding import Finding, Setting
-from cacheir.ir.spelling import MAX_NESTING, MAX_NUMBER_LENGTH, is_encodable
+from cacheir.ir.spelling import MAX_INTEGER_BITS, MAX_NESTING, is_encodable
 from cacheir.ir.types import Type
 
 
@@ -42,7 +42,7 @@ def attribute_fault(value: object, depth: int = 0) -> str:
     if type(value) is float:
         return "" if math.isfinite(value) else f"is {value}, which is not finite"
     if type(value) is int:
-        return "" if value.bit_length() < 3 * MAX_NUMBER_LENGTH else "is too large to be written"
+        return "" if value.bit_length() <= MAX_INTEGER_BITS else "is too large to be written"
     if type(value) is str:
         return "" if is_encodable(value) else "has half of a surrogate pair"
     if type(value) is bool or value is LAYER:

@@ -127,7 +127,12 @@ def _layer_symbols(graph: Graph, setting: Setting) -> Iterator[Finding]:
 
 
 def _holds_layer(value: object) -> bool:
-    return value is LAYER or (isinstance(value, tuple) and any(map(_holds_layer, value)))
+    waiting = [value]
+    for item in waiting:  # grows while it is walked: tuples may be nested deeper than Python recurses
+        if item is LAYER:
+            return True
+        waiting += item if isinstance(item, tuple) else ()
+    return False
 
 
 def _marks_are_parts(key: str) -> bool:
