@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cacheir.ir.builder import GraphBuilder
 from cacheir.ir.dims import Dim
-from cacheir.ir.graph import Attr, Graph, Op, Value
+from cacheir.ir.graph import Graph, Op, Value
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import KVType, QuantType, TensorType
-from cacheir.ops.rules import infer_results
 
 # A decomposition holds for every size; whoever inlines it has the bounds of the graph around it.
 _ANY_SIZE = (0, 2**31 - 1)
@@ -18,7 +18,7 @@ _ANY_SIZE = (0, 2**31 - 1)
 class Composer:
     """Collects the ops of one decomposition.
 
-    ``params`` are the operands, named as the definition names them. A helper method per frequent op, ``emit`` for all.
+    ``params`` are the operands, named as the definition names them; ``attrs`` have their defaults.
     """
 
     def __init__(self, op: Op, ops: Mapping[str, OpDef] | None = None) -> None:
@@ -27,39 +27,35 @@ class Composer:
             from cacheir.ops.table import core_ops
 
             ops = core_ops()
-        self._table = ops
-        self._name = op.name
-        names = [operand.name for operand in ops[op.name].operands]
+        definition = ops[op.name]
+        self.attrs: dict[str, Any] = definition.with_defaults(dict(op.attrs))
+        self._sizes = {name for value in op.operands for size in _shape(value) for name in size.names}
+        dims = [(name, *_ANY_SIZE) for name in sorted(self._sizes)]
+        self._graph = GraphBuilder(f"{op.name}.meaning", ops, dims=dims)
+        names = [operand.name for operand in definition.operands]
         names += [f"{names[-1]}.{number}" for number in range(1, 1 + len(op.operands) - len(names))]
         self.params = tuple(
-            Value(name, operand.type, "state" if isinstance(operand.type, KVType) else "input")
-            for name, operand in zip(names, op.operands)
+            self._graph.state(name, value.type)
+            if isinstance(value.type, KVType)
+            else self._graph.input(name, value.type)
+            for name, value in zip(names, op.operands)
         )
-        self.attrs: dict[str, Any] = ops[op.name].with_defaults(dict(op.attrs))
-        self._ops: list[Op] = []
-        self._new_sizes: list[str] = []
 
-    def emit(self, name: str, *operands: Value, **attrs: Attr) -> Any:
+    def emit(self, name: str, *operands: Value, **attrs: Any) -> Any:
         """Add an op; its result, or the tuple of its results where it has several."""
-        definition = self._table[name]
-        types = infer_results(definition, [value.type for value in operands], attrs)
-        number = len(self._ops)
-        results = tuple(Value(f"{label}.{number}", type_) for label, type_ in zip(definition.results, types))
-        self._ops.append(Op(name, operands, results, tuple(sorted(attrs.items()))))
+        results = self._graph.op_results(name, *operands, **attrs)
         return results[0] if len(results) == 1 else results
 
     def graph(self, *outputs: Value) -> Graph:
         """The decomposition that yields ``outputs``."""
-        names = {name for value in self.params for size in _shape(value) for name in size.names}
-        dims = tuple((name, *_ANY_SIZE) for name in [*sorted(names), *self._new_sizes])
-        return Graph(f"{self._name}.meaning", dims, self.params, (), tuple(self._ops), outputs)
+        return self._graph.finish(outputs)
 
     def new_size(self, name: str) -> str:
-        """A size name that no operand uses, made from ``name``."""
-        taken = {used for value in self.params for size in _shape(value) for used in size.names}
-        while name in taken:
+        """Declare a size whose name no operand uses, made from ``name``."""
+        while name in self._sizes:
             name += "_"
-        self._new_sizes.append(name)
+        self._sizes.add(name)
+        self._graph.dim(name, *_ANY_SIZE)
         return name
 
     def constant(self, dtype: str, *values: float, shape: Sequence[Dim | int] = ()) -> Value:

@@ -26,6 +26,6 @@ QUANTIZED: tuple[OpDef, ...] = (
         infer=infer_dequantize,
         doc="the weight unpacked, as its format says",
         reference="cacheir.reference.quantized:dequantize",
-        examples="cacheir.ops.examples.nn:dequantize",
+        examples="cacheir.ops.examples.quant:dequantize",
     ),
 )

@@ -1,4 +1,7 @@
-"""The checks that inference rules share: each returns what it checked, or raises TypeRuleError with a sentence."""
+"""The checks that inference rules share: each returns what it checked, or raises TypeRuleError with a sentence.
+
+Rules are asked only about ops that have the operands and attributes of their definition (``cacheir.ir.verify``).
+"""
 
 from __future__ import annotations
 
@@ -8,39 +11,9 @@ from cacheir.errors import TypeRuleError
 from cacheir.ir.dims import Dim, DimLike, dim
 from cacheir.ir.dtypes import DTYPES, FLOATS, INTEGERS
 from cacheir.ir.graph import Attr, LayerSymbol
-from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import KVType, QuantType, TensorType, Type
 
 Shape = tuple[Dim, ...]
-
-
-def infer_results(definition: OpDef, types: Sequence[Type], attrs: Mapping[str, Attr]) -> tuple[Type, ...]:
-    """The result types of an op, after checking how many operands it has and which attributes.
-
-    Raises:
-        TypeRuleError: the operands or attributes do not fit the definition.
-    """
-    from cacheir.plugins.ref import resolve
-
-    check_operand_count(definition, len(types))
-    known = {attr.name for attr in definition.attrs}
-    for name in attrs:
-        if name not in known:
-            raise TypeRuleError(f"{definition.name} has no attribute {name!r}, only {sorted(known)}")
-    filled = definition.with_defaults(attrs)
-    for name in sorted(known - set(filled)):
-        raise TypeRuleError(f"{definition.name} needs the attribute {name!r}")
-    return tuple(resolve(definition.infer)(tuple(types), filled))
-
-
-def check_operand_count(definition: OpDef, count: int) -> None:
-    """Refuse too few or too many operands."""
-    operands = definition.operands
-    least = sum(not (operand.optional or operand.variadic) for operand in operands)
-    most = None if operands and operands[-1].variadic else len(operands)
-    if count < least or (most is not None and count > most):
-        names = ", ".join(operand.name for operand in operands)
-        raise TypeRuleError(f"{definition.name} takes ({names}), but got {count} operands")
 
 
 def tensor(type_: Type, what: str, *, dtypes: frozenset[str] | None = None, rank: int | None = None) -> TensorType:
