@@ -35,7 +35,9 @@ def _expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, position: int, scale:
 class Scene:
     """Rows with a past in scattered pages, and the same keys and values unpaged."""
 
-    def __init__(self, seed: int, pasts: list[int], news: list[int], page_tokens: int, heads: int, kv_heads: int, dtype: str) -> None:
+    def __init__(
+        self, seed: int, pasts: list[int], news: list[int], page_tokens: int, heads: int, kv_heads: int, dtype: str
+    ) -> None:
         random = np.random.default_rng(seed)
         self.scale, head_dim = 0.37, 8
         lengths = [past + new for past, new in zip(pasts, news)]
@@ -98,8 +100,9 @@ def test_decode_equals_the_definition(seed: int, pasts: list[int], page_tokens: 
     scene = Scene(seed, pasts, [1] * len(pasts), page_tokens, 6, 2, "f32")
     out = np.full_like(scene.q, np.nan)
     paged_attention_decode(
-        scene.q, scene.pool, scene.table, scene.positions, scene.lengths, layer=9, scale=scene.scale, window=window, out=out
-    )
+        scene.q, scene.pool, scene.table, scene.positions, scene.lengths,
+        layer=9, scale=scene.scale, window=window, out=out,
+    )  # fmt: skip
     np.testing.assert_allclose(out, scene.expected(window), atol=2e-5)
 
 

@@ -1,4 +1,4 @@
-"""Launches bound to arrays: for given sizes every operand and result is a fixed view, and a step is a loop over calls."""
+"""Launches bound to arrays: for given sizes every operand is a fixed view, and a step is a loop over calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class BoundLaunch:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What launches are bound to. ``entry`` gives the function of a kernel, ``by_reference`` runs an op that has none."""
+    """What launches are bound to. ``entries`` are the kernels' functions,
+    ``by_meaning`` runs an op that has none."""
 
     arena: NDArray[np.uint8]
     inputs: Mapping[str, Array]
@@ -41,8 +42,8 @@ class Surroundings:
     pools: Sequence[Pool]
     residents: Residents
     kernels: Mapping[str, KernelSpec]
-    entry: Callable[[str], Callable[..., Any]]
-    by_reference: Callable[..., Sequence[Any]]
+    entries: Mapping[str, Callable[..., Any]]
+    by_meaning: Callable[..., Sequence[Any]]
     rows: int
     sizes: Mapping[str, int]
 
@@ -66,8 +67,8 @@ def _bind_one(launch: Launch, around: Surroundings) -> BoundLaunch:
     operands = _operands(launch, spec, around.residents, lambda place: _view(place, sizes, around))
     outs = tuple(_view(place, sizes, around) for place in launch.writes)
     if spec is None:
-        return BoundLaunch(launch, kernel, partial(_run_reference, around.by_reference, launch, operands, outs, sizes))
-    function = around.entry(kernel)
+        return BoundLaunch(launch, kernel, partial(_run_meaning, around.by_meaning, launch, operands, outs, sizes))
+    function = around.entries[kernel]
     attrs = dict(launch.attrs)
     if not spec.writes_out:
         fresh = partial(function, *operands, **attrs)
@@ -117,9 +118,13 @@ def _run_fresh(fresh: Call, outs: Sequence[Any]) -> None:
             out[...] = result
 
 
-def _run_reference(
-    by_reference: Callable[..., Sequence[Any]], launch: Launch, operands: list[Any], outs: Sequence[Any], sizes: Mapping[str, int]
+def _run_meaning(
+    by_meaning: Callable[..., Sequence[Any]],
+    launch: Launch,
+    operands: list[Any],
+    outs: Sequence[Any],
+    sizes: Mapping[str, int],
 ) -> None:
-    for out, result in zip(outs, by_reference(launch, operands, sizes)):
+    for out, result in zip(outs, by_meaning(launch, operands, sizes)):
         if isinstance(out, np.ndarray):
             out[...] = result

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from cacheir.ir.dims import Dim
 from cacheir.ir.graph import LAYER, Attr, Graph, Op, Value
-from cacheir.ir.types import KVType, QuantType, TensorType, Type
+from cacheir.ir.types import KVType, Type
 from cacheir.schedule.program import Program
 from cacheir.schedule.schedule import Choice
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies: ``arena`` (at ``offset`` bytes), ``input`` or ``output`` (by ``name``), ``weight`` (``name`` is
-    the recipe) or ``state`` (``name`` is the number of the KV group).
+    """Where a value lies: ``arena`` (at ``offset`` bytes), ``input`` or ``output`` (by ``name``), ``weight``
+    (``name`` is the recipe) or ``state`` (``name`` is the number of the KV group).
     """
 
     kind: str
@@ -128,7 +128,7 @@ def _callee_sizes(callee: Graph, op: Op, sizes: Mapping[str, Dim]) -> dict[str, 
     """The callee's size names in main's: each parameter's shape is met with the operand's."""
     bound: dict[str, Dim] = {}
     for parameter, operand in zip(callee.params, op.operands):
-        if not isinstance(parameter.type, (TensorType, QuantType)) or not isinstance(operand.type, (TensorType, QuantType)):
+        if isinstance(parameter.type, KVType) or isinstance(operand.type, KVType):
             continue
         for inner, outer in zip(parameter.type.shape, operand.type.shape):
             if inner.constant == 0 and len(inner.terms) == 1 and inner.terms[0][1] == 1:

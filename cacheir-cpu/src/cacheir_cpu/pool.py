@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.ir.types import KVType
-from cacheir_cpu.bfloat16 import from_bfloat16, to_bfloat16
+from cacheir.reference.bf16 import from_bf16, to_bf16
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -20,7 +20,7 @@ FORMATS = tuple(_STORAGE)
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Where the keys of one row lie: a slice of the pool's tokens where its pages follow each other, else their numbers."""
+    """Where the keys of one row lie: a slice of the pool where its pages are consecutive, else token numbers."""
 
     length: int
     tokens: slice | I32
@@ -31,13 +31,14 @@ class Pool:
     pages that follow each other are one block of memory and attention reads them in place.
     """
 
-    def __init__(self, kind: KVType, layers: Sequence[int], pages: int, page_tokens: int) -> None:
-        self.kind = kind
+    def __init__(self, kind: KVType, layers: Sequence[int], pages: int, page_tokens: int, dtype: str = "") -> None:
+        """``layers`` are the model's layers in the pool's order; ``dtype`` stores in another format than ``kind``'s."""
+        self.kind = replace(kind, dtype=dtype) if dtype else kind
         self.page_tokens = page_tokens
         self.pages = pages
         self._row = {layer: row for row, layer in enumerate(layers)}
         shape = (len(self._row), 2, kind.heads, pages * page_tokens, kind.head_dim)
-        self.storage = np.zeros(shape, _STORAGE[kind.dtype])
+        self.storage = np.zeros(shape, _STORAGE[self.kind.dtype])
         self._rows: list[RowKeys] | None = None
 
     @property
@@ -56,7 +57,10 @@ class Pool:
         return self._rows
 
     def append(self, layer: int, k: F32, v: F32, slots: I32) -> None:
-        """k, v [T, K, D] into token places ``slots`` [T] of ``layer``."""
+        """k, v [T, K, D] into token places ``slots`` [T] of ``layer``; a negative slot stores nothing."""
+        if slots.min() < 0:
+            kept = slots >= 0
+            k, v, slots = k[kept], v[kept], slots[kept]
         part = self.storage[self._row[layer]]
         part[0][:, slots] = self._encode(k).transpose(1, 0, 2)
         part[1][:, slots] = self._encode(v).transpose(1, 0, 2)
@@ -68,6 +72,15 @@ class Pool:
     def values(self, layer: int, row: RowKeys) -> F32:
         """The row's values [K, S, D] float32, a view where that is possible."""
         return self._decode(self.storage[self._row[layer], 1][:, row.tokens])
+
+    def gather(self, layer: int, page_table: I32, lengths: I32) -> tuple[F32, F32]:
+        """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length: what ``kv_gather`` means."""
+        shape = (len(lengths), int(lengths.max(initial=0)), self.kind.heads, self.kind.head_dim)
+        k, v = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        for index, row in enumerate(self.rows(page_table, lengths)):
+            k[index, : row.length] = self.keys(layer, row).transpose(1, 0, 2)
+            v[index, : row.length] = self.values(layer, row).transpose(1, 0, 2)
+        return k, v
 
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, (source, target) each."""
@@ -93,17 +106,18 @@ class Pool:
         first = used[0] if used else 0
         if used == list(range(first, first + len(used))):
             return RowKeys(length, slice(first * self.page_tokens, first * self.page_tokens + length))
-        places = np.asarray(used, np.int32)[:, None] * self.page_tokens + np.arange(self.page_tokens, dtype=np.int32)
+        firsts = np.asarray(used, np.int32) * np.int32(self.page_tokens)
+        places = np.add.outer(firsts, np.arange(self.page_tokens, dtype=np.int32), dtype=np.int32)
         return RowKeys(length, places.reshape(-1)[:length])
 
     def _encode(self, x: F32) -> NDArray[np.generic]:
         if self.kind.dtype == "f32":
             return x
-        return to_bfloat16(x) if self.kind.dtype == "bf16" else x.astype(np.float16)
+        return to_bf16(x) if self.kind.dtype == "bf16" else x.astype(np.float16)
 
     def _decode(self, stored: NDArray[np.generic]) -> F32:
         if self.kind.dtype == "f32":
             return stored  # type: ignore[return-value]
         if self.kind.dtype == "bf16":
-            return from_bfloat16(stored)  # type: ignore[arg-type]
+            return from_bf16(stored)  # type: ignore[arg-type]
         return stored.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Weights in memory as the chosen kernels want them: dense, stacked, transposed, each made once and shared by all modes."""
+"""Weights in memory as the chosen kernels want them: dense, stacked, transposed; each made once for all modes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.formats.quant_array import QuantArray
+from cacheir.reference.bf16 import from_bf16
 from cacheir.weights.store import WeightStore
-from cacheir_cpu.bfloat16 import from_bfloat16
 
 Array = NDArray[np.generic]
 
@@ -70,6 +70,6 @@ def _unpack(stored: Array | QuantArray, out: NDArray[np.float32]) -> None:
     if isinstance(stored, QuantArray):
         stored.dense(out=out)
     elif stored.dtype == np.uint16:
-        out[...] = from_bfloat16(stored)  # type: ignore[arg-type]
+        out[...] = from_bf16(stored)  # type: ignore[arg-type]
     else:
         out[...] = stored

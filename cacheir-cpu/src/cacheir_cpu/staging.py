@@ -25,7 +25,9 @@ class Staged:
     head_rows: int
 
 
-def stage(rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, page_tokens: int, table_width: int) -> Staged:
+def stage(
+    rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, page_tokens: int, table_width: int
+) -> Staged:
     """The arrays for ``rows``, whose token ids are ``tokens``. Names of groups after the first end in their number.
 
     Raises RequestError where a row's pages do not reach its last token.
@@ -33,7 +35,8 @@ def stage(rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, p
     counts = [len(ids) for ids in tokens]
     starts = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
-    positions = np.concatenate([np.arange(row.position, row.position + n, dtype=np.int32) for row, n in zip(rows, counts)])
+    ends = [row.position + count for row, count in zip(rows, counts)]
+    positions = np.concatenate([np.arange(row.position, end, dtype=np.int32) for row, end in zip(rows, ends)])
     inputs: dict[str, I32] = {
         "tokens": np.fromiter((token for ids in tokens for token in ids), np.int32, int(starts[-1])),
         "positions": positions,
@@ -47,7 +50,7 @@ def stage(rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, p
             _place(row, row.pages[group], n, page_tokens, table[index], slots[starts[index] : starts[index + 1]])
         inputs[f"page_table{suffix}"] = table
         inputs[f"slots{suffix}"] = slots
-        inputs[f"lengths{suffix}"] = np.fromiter((row.position + n for row, n in zip(rows, counts)), np.int32, len(rows))
+        inputs[f"lengths{suffix}"] = np.asarray(ends, np.int32)
     spans, head_rows = _head_rows(rows, counts, starts)
     inputs["head_rows"] = head_rows
     return Staged(inputs, spans, int(starts[-1]), len(rows), len(head_rows))
@@ -56,7 +59,8 @@ def stage(rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, p
 def _place(row: Row, pages: tuple[int, ...], count: int, page_tokens: int, table: I32, slots: I32) -> None:
     if len(pages) * page_tokens < row.position + count:
         raise RequestError(
-            f"slot {row.slot} has {len(pages)} pages of {page_tokens} tokens, too few for position {row.position + count - 1}"
+            f"slot {row.slot} has {len(pages)} pages of {page_tokens} tokens, "
+            f"too few for position {row.position + count - 1}"
         )
     if len(pages) > len(table):
         raise RequestError(f"slot {row.slot} has {len(pages)} pages, this program's page table holds {len(table)}")

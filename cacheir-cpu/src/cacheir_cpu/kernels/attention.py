@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from cacheir_cpu.pool import Pool, RowKeys
+from cacheir_cpu.pool import Pool
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -15,7 +17,7 @@ QUERY_BLOCK = 128
 
 
 def kv_append(kv: Pool, k: F32, v: F32, slots: I32, *, layer: int) -> Pool:
-    """kv, k and v [T, K, D], slots [T] -> kv, changed in place: the verifier has proved that nobody reads the old one."""
+    """kv, k and v [T, K, D], slots [T] -> kv, changed in place: the verifier proved that nobody reads the old one."""
     kv.append(layer, k, v, slots)
     return kv
 
@@ -25,8 +27,9 @@ def paged_attention_decode(
 ) -> None:
     """q [T, N, D], page_table [T, M], positions [T], lengths [T] -> out [T, N, D]; one query a row."""
     for index, row in enumerate(kv.rows(page_table, lengths)):
-        start = _window_start(int(positions[index]), window)
-        _one_query(q[index], kv.keys(layer, row), kv.values(layer, row), start, int(positions[index]) + 1, scale, out[index])
+        position = int(positions[index])
+        keys, values = kv.keys(layer, row), kv.values(layer, row)
+        _one_query(q[index], keys, values, _window_start(position, window), position + 1, scale, out[index])
 
 
 def paged_attention_prefill(
@@ -42,8 +45,8 @@ def paged_attention_prefill(
     window: int,
     out: F32,
 ) -> None:
-    """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal by position."""
-    for row, keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
+    """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal."""
+    for keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
         for start in range(begin, end, QUERY_BLOCK):
             block = slice(start, min(start + QUERY_BLOCK, end))
             _query_block(q[block], keys, values, positions[block], scale, window, out[block])
@@ -62,18 +65,19 @@ def paged_attention_prefill_invariant(
     window: int,
     out: F32,
 ) -> None:
-    """As ``paged_attention_prefill``, one query at a time over just its own keys: the computation that decoding does."""
-    for row, keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
+    """As ``paged_attention_prefill``, one query at a time over just its own keys, which is what decoding does."""
+    for keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
         for index in range(begin, end):
             stop = int(positions[index]) + 1
             _one_query(q[index], keys, values, _window_start(stop - 1, window), stop, scale, out[index])
 
 
-def _rows(kv: Pool, layer: int, page_table: I32, row_starts: I32, lengths: I32):  # type: ignore[no-untyped-def]
+def _rows(kv: Pool, layer: int, page_table: I32, row_starts: I32, lengths: I32) -> Iterator[tuple[F32, F32, int, int]]:
+    """Keys, values, and first and last + 1 token of each row that has tokens."""
     bounds = row_starts.tolist()
     for index, row in enumerate(kv.rows(page_table, lengths)):
         if bounds[index] < bounds[index + 1]:
-            yield row, kv.keys(layer, row), kv.values(layer, row), bounds[index], bounds[index + 1]
+            yield kv.keys(layer, row), kv.values(layer, row), bounds[index], bounds[index + 1]
 
 
 def _window_start(position: int, window: int) -> int:
@@ -110,6 +114,3 @@ def _query_block(q: F32, keys: F32, values: F32, positions: I32, scale: float, w
     scores /= scores.sum(axis=-1, keepdims=True)
     mixed = np.matmul(scores.reshape(kv_heads, -1, stop - start), values)
     out[...] = mixed.reshape(kv_heads, heads // kv_heads, tokens, head_dim).transpose(2, 0, 1, 3).reshape(out.shape)
-
-
-__all__ = ["RowKeys", "kv_append", "paged_attention_decode", "paged_attention_prefill", "paged_attention_prefill_invariant"]

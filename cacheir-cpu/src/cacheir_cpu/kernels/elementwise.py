@@ -39,9 +39,10 @@ def silu(x: F32, *, out: F32) -> None:
 
 
 def swiglu(gate: F32, up: F32, *, out: F32) -> None:
-    """gate, up [T, F] -> silu(gate) * up."""
-    silu(gate, out=out)
-    out *= up
+    """gate, up [T, F] -> silu(gate) * up; ``out`` may be either."""
+    activated = np.empty_like(gate)
+    silu(gate, out=activated)
+    np.multiply(activated, up, out=out)
 
 
 def reshape(x: F32, *, shape: tuple[str, ...], out: F32) -> None:

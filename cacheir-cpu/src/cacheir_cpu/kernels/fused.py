@@ -27,14 +27,32 @@ def fused_qkv_invariant(x: F32, stacked: F32, *biases: F32, out: tuple[F32, F32,
 
 
 def fused_rmsnorm_qkv_rope(
-    x: F32, norm: F32, stacked: F32, cos: F32, sin: F32, *biases: F32, eps: float, layout: str, out: tuple[F32, F32, F32], **_: object
+    x: F32,
+    norm: F32,
+    stacked: F32,
+    cos: F32,
+    sin: F32,
+    *biases: F32,
+    eps: float,
+    layout: str,
+    out: tuple[F32, F32, F32],
+    **_: object,
 ) -> None:
-    """x [T, H], norm [H], stacked rows, cos and sin [T, dims / 2] -> rotated q [T, N, D], k [T, K, D], and v [T, K, D]."""
+    """x [T, H], norm [H], stacked rows, cos and sin [T, dims / 2] -> turned q [T, N, D], k [T, K, D]; v [T, K, D]."""
     _norm_qkv_rope(x, norm, stacked, cos, sin, biases, eps, layout, out, product)
 
 
 def fused_rmsnorm_qkv_rope_invariant(
-    x: F32, norm: F32, stacked: F32, cos: F32, sin: F32, *biases: F32, eps: float, layout: str, out: tuple[F32, F32, F32], **_: object
+    x: F32,
+    norm: F32,
+    stacked: F32,
+    cos: F32,
+    sin: F32,
+    *biases: F32,
+    eps: float,
+    layout: str,
+    out: tuple[F32, F32, F32],
+    **_: object,
 ) -> None:
     """As ``fused_rmsnorm_qkv_rope`` with stacked columns."""
     _norm_qkv_rope(x, norm, stacked, cos, sin, biases, eps, layout, out, product_invariant)

@@ -12,7 +12,7 @@ I32 = NDArray[np.int32]
 
 
 def head_argmax(rows: F32, weight: F32, bias: F32 | None = None, *, out: I32) -> None:
-    """rows [R, H], weight [V, H], bias [V] -> out [R]: the lowest id among the largest logits, -1 where one is not finite."""
+    """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
     logits = np.empty((rows.shape[0], weight.shape[0]), np.float32)
     linear(rows, weight, bias, out=logits)
     _argmax(logits, out)
@@ -27,6 +27,6 @@ def head_argmax_invariant(rows: F32, columns: F32, bias: F32 | None = None, *, o
 
 def _argmax(logits: F32, out: I32) -> None:
     out[...] = logits.argmax(axis=-1)
-    # argmax stops at the first NaN, so only the winner needs a look for NaN and +inf; a lone -inf cannot win unless all are.
+    # argmax stops at the first NaN, so a look at the winner finds NaN and +inf; -inf wins only where all are.
     best = logits[np.arange(len(out)), out]
     out[~np.isfinite(best)] = -1

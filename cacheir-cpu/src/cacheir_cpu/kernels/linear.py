@@ -1,4 +1,4 @@
-"""Matrix products of activations with resident float32 weights, two ways: fastest by shape, or bit-equal whatever the batch."""
+"""Products of activations with resident float32 weights: the fastest by shape, or bit-equal in any batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROW_BLOCK = 8
 
 
 def product(x: F32, rows: F32, out: F32) -> None:
-    """x [T, K], rows [N, K] -> out [T, N]: one row goes through the matrix-vector product, more through the matrix product."""
+    """x [T, K], rows [N, K] -> out [T, N]: one row by the matrix-vector product, more by the matrix product."""
     if x.shape[0] == 1 and out.flags.c_contiguous:
         np.dot(rows, x[0], out=out[0])
     else:

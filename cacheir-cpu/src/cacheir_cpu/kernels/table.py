@@ -1,4 +1,4 @@
-"""The NumPy kernels as records: which op each computes, how it wants its weights, whether a row's bits depend on its neighbours."""
+"""The NumPy kernels as records: the op of each, how it wants its weights, and its row order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from cacheir.plugins import KernelSpec
 
 TARGET = "cpu.numpy"
 
-# op -> (module and function, layout of each operand, row order). Layout words are explained in residents.py. Where an op
-# has two kernels, the one that is faster by shape "varies" and ranks first; --batch-invariant refuses it.
+# op -> (module and function, layout of each operand, row order). Layout words are explained in residents.py. Where an
+# op has two kernels, the one that is faster by shape "varies" and ranks first; --batch-invariant refuses it.
 _STACKED_QKV = ("", "rows", "+", "+", "dense", "dense", "dense")
 _NORM_QKV = ("", "dense", "rows", "+", "+", "", "", "dense", "dense", "dense")
 _KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
@@ -58,9 +58,11 @@ def numpy_kernels() -> Iterator[KernelSpec]:
             refuses=f"cacheir_cpu.kernels.refusals:{op}" if op in _REFUSALS else None,
             writes_out=op != "kv_append",
             rank=1 if row_order == "varies" else 0,
+            in_place=op in _IN_PLACE,
             layouts=layouts,
             row_order=row_order,
         )
 
 
 _REFUSALS = frozenset({"add", "multiply", "rope"})
+_IN_PLACE = frozenset({"add", "multiply", "silu", "swiglu"})

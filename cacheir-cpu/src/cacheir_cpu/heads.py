@@ -1,0 +1,153 @@
+"""Runs the head graphs: each row of a step through the least head that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.ir.dtypes import numpy_dtype
+from cacheir.ir.types import TensorType
+from cacheir.plugins import KernelSpec
+from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.schedule.program import Program
+from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, prepare
+from cacheir_cpu.launches import flatten
+from cacheir_cpu.residents import Residents
+from cacheir_cpu.slots import Slots
+from cacheir_cpu.staging import Staged
+
+F32 = NDArray[np.float32]
+Timings = dict[tuple[str, str, str], tuple[int, float]]
+
+# What a row may want and the head that gives it; logprobs are worked out from the logits.
+HEADS = ("token", "logprobs", "logits", "hidden")
+NOT_FINITE = "the logits are not finite: the model or its weights are damaged, or a value overflowed"
+
+
+@dataclass(frozen=True)
+class _BoundHead:
+    inputs: Mapping[str, NDArray[Any]]
+    output: NDArray[Any]
+    launches: Sequence[BoundLaunch]
+
+
+class HeadRunner:
+    """The heads of all modes, bound for each row count when first asked for."""
+
+    def __init__(self, program: Program, surroundings: Callable[..., Surroundings]) -> None:
+        self._program = program
+        self._surroundings = surroundings
+        self._launches = {
+            (mode, graph.name): flatten(program, mode, graph.name)
+            for mode, module in program.modules.items()
+            for graph in module.heads
+        }
+        self._bound: dict[tuple[str, str, int], _BoundHead] = {}
+
+    def prepare(self, kernels: Mapping[str, KernelSpec], residents: Residents) -> None:
+        """Make the weights of all heads resident."""
+        for launches in self._launches.values():
+            for rows in (1, self._program.max_rows):
+                prepare(launches, rows, kernels, residents)
+
+    def run(
+        self, step: Step, staged: Staged, rows: F32, slots: Slots, call: Callable[[Sequence[BoundLaunch]], None]
+    ) -> tuple[RowOutput, ...]:
+        """rows f32 [R, H], the head rows of ``staged`` -> what each row of ``step`` wanted; slots keep their tokens."""
+        outputs: list[RowOutput | None] = [
+            RowOutput(slot=row.slot) if row.want == "nothing" else None for row in step.rows
+        ]
+        for head in ("head.greedy", "head.sampled", "head.logits", "head.hidden"):
+            chosen = [i for i, row in enumerate(step.rows) if outputs[i] is None and _head(row, slots) == head]
+            if not chosen:
+                continue
+            spans = [staged.head_spans[i] for i in chosen]
+            picked = np.concatenate([rows[span] for span in spans])
+            result = self._compute(step.mode, head, picked, [step.rows[i] for i in chosen], slots, call)
+            start = 0
+            for index, span in zip(chosen, spans):
+                stop = start + span.stop - span.start
+                outputs[index] = _output(step.rows[index], head, result[start:stop], slots)
+                start = stop
+        return tuple(output for output in outputs if output is not None)
+
+    def _compute(
+        self,
+        mode: str,
+        head: str,
+        picked: F32,
+        rows: Sequence[Row],
+        slots: Slots,
+        call: Callable[[Sequence[BoundLaunch]], None],
+    ) -> NDArray[Any]:
+        bound = self._bind(mode, head, len(picked))
+        given = {"rows": picked, **(_sampling_inputs(rows, slots, bound.inputs) if head == "head.sampled" else {})}
+        for name, array in bound.inputs.items():
+            array[...] = given[name]
+        call(bound.launches)
+        result: NDArray[Any] = bound.output.copy()
+        return result
+
+    def _bind(self, mode: str, head: str, count: int) -> _BoundHead:
+        key = (mode, head, count)
+        if key not in self._bound:
+            graph = self._program.modules[mode].graph(head)
+            inputs = {value.name: _empty(value.type, count) for value in graph.inputs}
+            yielded = graph.outputs[0]
+            output = inputs[yielded.name] if yielded.name in inputs else _empty(yielded.type, count)
+            around = self._surroundings(inputs, {"0": output}, count, {"R": count})
+            self._bound[key] = _BoundHead(inputs, output, bind(self._launches[mode, head], around))
+        return self._bound[key]
+
+
+def _empty(type_: Any, count: int) -> NDArray[Any]:
+    assert isinstance(type_, TensorType)
+    return np.zeros(type_.sizes({"R": count}), numpy_dtype(type_.dtype))
+
+
+def _head(row: Row, slots: Slots) -> str:
+    if row.want == "hidden":
+        return "head.hidden"
+    if row.want in ("logits", "logprobs"):
+        return "head.logits"
+    sampling = slots.of(row).sampling
+    return "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
+
+
+def _sampling_inputs(rows: Sequence[Row], slots: Slots, wanted: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """One entry for each row; a row without a mask may take every token."""
+    given = [slots.of(row).sampling for row in rows]
+    vocabulary_words = wanted["mask"].shape[1] if "mask" in wanted else 0
+    everything = np.full(vocabulary_words, 0xFFFFFFFF, np.uint32)
+    return {
+        "temperature": np.array([p.temperature if p else 0.0 for p in given], np.float32),
+        "top_k": np.array([p.top_k if p else 0 for p in given], np.int32),
+        "top_p": np.array([p.top_p if p else 1.0 for p in given], np.float32),
+        "min_p": np.array([p.min_p if p else 0.0 for p in given], np.float32),
+        "seed": np.array([(p.seed if p else None) or 0 for p in given], np.uint64),
+        "position": np.array([row.position + max(1, len(row.tokens)) - 1 for row in rows], np.int32),
+        "draw": np.array([row.draw for row in rows], np.int32),
+        "mask": np.array([everything if row.mask is None else row.mask for row in rows], np.uint32),
+    }
+
+
+def _output(row: Row, head: str, result: NDArray[Any], slots: Slots) -> RowOutput:
+    if head in ("head.greedy", "head.sampled"):
+        token = int(result[-1])
+        if token < 0:
+            return RowOutput(slot=row.slot, error=NOT_FINITE)
+        slots.of(row).last_token = token
+        return RowOutput(slot=row.slot, token=token)
+    if head == "head.hidden":
+        return RowOutput(slot=row.slot, hidden=result)
+    if not np.isfinite(result).all():
+        return RowOutput(slot=row.slot, error=NOT_FINITE)
+    if row.want == "logits":
+        return RowOutput(slot=row.slot, logits=result)
+    shifted = result.astype(np.float64) - result.max(axis=-1, keepdims=True)
+    logprobs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return RowOutput(slot=row.slot, logprobs=logprobs.astype(np.float32))
