@@ -92,14 +92,11 @@ def check_weights(spec: DecoderSpec, types: Mapping[str, Type]) -> None:
     A key of the standard block that is missing altogether is the block builder's affair, save for those of main and
     the head.
     """
-    shapes = {"embed": (spec.vocab_size, spec.hidden), "norm": (spec.hidden,)}
-    shapes |= {} if spec.tied_head else {"head": (spec.vocab_size, spec.hidden)}
-    shapes |= {"head_bias": (spec.vocab_size,)} if spec.head_bias else {}
-    for key in shapes:
+    shapes = standard_shapes(spec)
+    needed = ["embed", "norm", *([] if spec.tied_head else ["head"]), *(["head_bias"] if spec.head_bias else [])]
+    for key in needed:
         if key not in types:
             raise MalformedModelError(f"{spec.label}: the model has no tensor for {key!r}")
-    for number, layer in enumerate(spec.layers):
-        shapes |= {f"layers.{number}.{part}": shape for part, shape in _layer_shapes(spec, layer).items()}
     for key, shape in shapes.items():
         held = getattr(types.get(key), "shape", None)
         if held is not None and held != TensorType.of("f32", *shape).shape:
@@ -109,6 +106,19 @@ def check_weights(spec: DecoderSpec, types: Mapping[str, Type]) -> None:
                 f"but the configuration makes it [{', '.join(wanted)}]",
                 hint="the configuration and the weights are of different models",
             )
+
+
+def standard_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """The shapes of all weights that the standard block, main and the head could read, by canonical key."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed": (spec.vocab_size, spec.hidden),
+        "norm": (spec.hidden,),
+        "head": (spec.vocab_size, spec.hidden),
+        "head_bias": (spec.vocab_size,),
+    }
+    for number, layer in enumerate(spec.layers):
+        shapes |= {f"layers.{number}.{part}": shape for part, shape in _layer_shapes(spec, layer).items()}
+    return shapes
 
 
 def _layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> dict[str, tuple[int, ...]]:

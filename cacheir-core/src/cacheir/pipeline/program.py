@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,9 @@ from cacheir.plugins.specs import PassRecord, PassSpec, Stage
 
 if TYPE_CHECKING:
     from cacheir.plugins.host import Contribution
+
+
+Trace = Callable[[PassRecord, Module, Module], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +98,18 @@ def run_pipeline(
     spec: DecoderSpec | None = None,
     options: PipelineOptions = PipelineOptions(),
     observe: Observe | None = None,
+    trace: Trace | None = None,
 ) -> PipelineResult:
     """Run all passes and program steps on a logical module.
+
+    ``observe`` calls the plugins' observing hooks, ``trace`` sees each record with the modules before and after.
 
     Raises VerifyError where ``module`` is not valid to begin with, PassFailed and PassBrokeGraph for the first pass or
     step that goes wrong, and what ``pipeline_order`` raises.
     """
     order = pipeline_order(passes, options)
     verify_module(module, ops, stage=Stage.LOGICAL.value)
-    run = _Run(ops, spec, options, observe)
+    run = _Run(ops, spec, options, observe, trace)
     logical = run.stage(module, order, Stage.LOGICAL)
     groups = kv_groups(logical, options.kv_dtype)
     if spec is not None and not groups.types:
@@ -130,12 +136,18 @@ class _Run:
     """One run: what it was asked for, and what it wrote down so far."""
 
     def __init__(
-        self, ops: Mapping[str, OpDef], spec: DecoderSpec | None, options: PipelineOptions, observe: Observe | None
+        self,
+        ops: Mapping[str, OpDef],
+        spec: DecoderSpec | None,
+        options: PipelineOptions,
+        observe: Observe | None,
+        trace: Trace | None,
     ) -> None:
         self.ops = ops
         self.spec = spec
         self.options = options
         self.observe = observe
+        self.trace = trace
         self.budget = RewriteBudget(options.rewrite_limit)
         self.records: list[PassRecord] = []
         self.sites: list[RewriteSite] = []
@@ -157,12 +169,19 @@ class _Run:
                     spec=self.spec,
                     budget=self.budget,
                 )
+                before = module
                 module, record = run_pass(
-                    item, module, graph.name, context, check_text=self.options.check_text, observe=self.observe
+                    item, before, graph.name, context, check_text=self.options.check_text, observe=self.observe
                 )
-                self.records.append(record)
                 self.sites += context.sites
+                self.keep(record, before, module)
         return module
+
+    def keep(self, record: PassRecord, before: Module, after: Module) -> None:
+        """Write down one record and show it to who traces the run."""
+        self.records.append(record)
+        if self.trace is not None:
+            self.trace(record, before, after)
 
     def specialize(self, logical: Module, mode: str, groups: KVGroups) -> Module:
         """The module of ``mode``, recorded like a pass."""
@@ -177,7 +196,7 @@ class _Run:
         except CacheIRError as error:
             problems = getattr(error, "problems", ())
             raise PassBrokeGraph(f"step {name!r} broke the {mode} module: {error}", problems=problems) from error
-        self.records.append(
+        self.keep(
             PassRecord(
                 name=name,
                 plugin=SPECIALIZE.plugin,
@@ -193,6 +212,8 @@ class _Run:
                     f"KV group {number}: layers {', '.join(map(str, layers))}; {kv_type}"
                     for number, (kv_type, layers) in enumerate(zip(groups.types, groups.layers))
                 ),
-            )
+            ),
+            logical,
+            module,
         )
         return module
