@@ -102,7 +102,9 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: item if name == "role" else _mapped(item, change) for name, item in value.items()}
+        return {
+            _mapped(name, change): item if name == "role" else _mapped(item, change) for name, item in value.items()
+        }
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_mapped(item, change) for item in value]
     return value

@@ -97,7 +97,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True)
 class CallTiming:
-    """Measured time of one scheduled call, named by ``graph`` and ``node``; ``calls`` is how often it ran in the step."""
+    """Measured time of one scheduled call, named by graph and node; ``calls`` is how often it ran in the step."""
 
     graph: str
     node: str

@@ -34,9 +34,7 @@ def check_ids(ids: Sequence[Any], vocab_size: int) -> list[int]:
         if isinstance(token, bool) or not isinstance(token, int):
             raise RequestError(f"token id {index} of the prompt is {token!r}, which is no integer")
         if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"token id {index} of the prompt is {token}; the model has the ids 0 to {vocab_size - 1}"
-            )
+            raise RequestError(f"token id {index} of the prompt is {token}; this model has 0 to {vocab_size - 1}")
     return list(ids)
 
 

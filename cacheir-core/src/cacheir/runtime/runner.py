@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
 from cacheir.runtime.executor import Executor, Row, RowOutput, Step
+from cacheir.runtime.host_sampling import sample_on_host
 from cacheir.runtime.kv_space import KVSpace
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.sequence import Sequence as TokenSequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One sequence that wants something; ``draw`` counts the tokens its request has sampled, ``ahead`` is as in ``Wish``."""
+    """One sequence in need of a step. ``draw`` counts the tokens its request has sampled; ``ahead`` is ``Wish``'s."""
 
     sequence: TokenSequence
     want: str
@@ -173,10 +174,9 @@ class Runner:
         if item.want == "token" and result.token is not None:
             outcome.tokens.append(result.token)
         elif item.want == "token" and outcome.logits is not None:
-            from cacheir.runtime.host_sampling import sample_on_host
-
-            position = row.position + len(row.tokens)
-            token, outcome.error = sample_on_host(outcome.logits, item.sampling, position, item.draw, self._mask)
+            last = row.position + len(row.tokens) - 1
+            sampling = item.sampling or SamplingParams()
+            token, outcome.error = sample_on_host(outcome.logits, sampling, last, item.draw, self._mask)
             outcome.tokens += [] if token is None else [token]
         elif item.want == "token":
             outcome.error = "the executor gave neither a token nor logits for a row that wants a token"

@@ -159,7 +159,7 @@ class Session:
         answer = Answer(model.tokenizer, sampling, at_start=model.encoder.at_start(sequence.ids))
         self._answering = True
         try:
-            while answer.finish_reason is None:
+            while True:
                 self._check_open()
                 began, known = len(sequence.ids), len(answer.ids)
                 outcome = self._step(
@@ -168,14 +168,16 @@ class Session:
                 text, used = answer.push_all(outcome.tokens)
                 clock.note(outcome.seconds, sampled=len(outcome.tokens), used=used)
                 ids = tuple(answer.ids[known:])
-                if answer.finish_reason is None and outcome.error is not None:
-                    raise BackendError(outcome.error)
                 if answer.finish_reason is not None:
                     # The ending token, and all that was computed beyond it, is no part of the conversation.
                     model.runner.release(sequence, began + len(ids))
                     self._stats = clock.stats(answer, sampling, self.cache, model.runner.refused_ahead)
-                if text or ids or answer.finish_reason:
                     yield Piece(text, ids, answer.finish_reason)
+                    return
+                if ids:
+                    yield Piece(text, ids)
+                if outcome.error is not None:
+                    raise BackendError(outcome.error)
         finally:
             self._answering = False
 

@@ -46,6 +46,10 @@ class Budget:
             self.size(size_of(value, self._size + 1))
         return value
 
+    def repeated(self, value: Any, times: int) -> None:
+        """Takes the size of ``value`` as often as it will be made."""
+        self.size(times * size_of(value, self._size + 1))
+
 
 def size_of(value: Any, limit: int) -> int:
     """Characters and elements of ``value`` written out; counting ends once ``limit`` is passed.

@@ -34,17 +34,18 @@ _FILTERS = (
     "map max min reject rejectattr replace reverse round safe select selectattr sort string sum title trim truncate "
     "unique upper"
 ).split()
-_METHODS = {
+_METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset(
         "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
-        "isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition "
-        "rsplit rstrip split splitlines startswith strip swapcase title upper".split()
+        "isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex "
+        "rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
     ),
     list: frozenset(("count", "index")),
     tuple: frozenset(("count", "index")),
     dict: frozenset(("get", "items", "keys", "values")),
+    int: frozenset(),
+    float: frozenset(),
 }
-_NO_METHODS: tuple[type, ...] = (int, float, bytes)
 # A width or precision in a format text: a few digits are layout, more are an attack; a star takes it from the data.
 _WIDE_FORMAT = re.compile(r"[0-9]{4}|\*|\{[^{}]*\{")
 
@@ -73,10 +74,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Only the methods in ``_METHODS`` of Python's own types; none of numbers (``(1).to_bytes(10**9)``)."""
-        for kind, names in _METHODS.items():
-            if isinstance(obj, kind):
-                return attr in names
-        return not isinstance(obj, _NO_METHODS) and super().is_safe_attribute(obj, attr, value)
+        allowed = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
+        return attr in allowed if allowed is not None else super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """A call in the template: a step, and the size of its result."""
@@ -139,8 +138,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def _price_format(self, text: str, fields: int, values: Any) -> None:
         if _WIDE_FORMAT.search(text):
             raise TemplateTooCostly(f"the format {text[:40]!r} has a width of more than three digits, or from the data")
-        for _ in range(fields):
-            self._budget.value((values,))
+        self._budget.repeated(values, fields)
 
     def _price_product(self, operator: str, left: Any, right: Any) -> None:
         if isinstance(left, int) and isinstance(right, int):
@@ -150,9 +148,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         elif operator == "*":
             times, repeated = (left, right) if isinstance(left, int) else (right, left)
             if isinstance(times, int) and isinstance(repeated, (str, list, tuple)):
-                self._budget.size(max(0, times))
-                for _ in range(times if repeated else 0):
-                    self._budget.value(repeated)
+                self._budget.repeated(repeated, max(0, times))
 
 
 class _Turns:
@@ -274,7 +270,7 @@ def _price_tojson(
     ensure_ascii: bool = False,
     indent: Any = None,
     separators: Any = None,
-    sort_keys: Any = 0,
+    sort_keys: Any = False,
 ) -> None:
     _check_indent(indent)
     for separator in separators or ():

@@ -1,0 +1,96 @@
+"""A program on an executor with its pools open and its tokenizer at hand: what all sessions of one model share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cacheir.errors import UsageError
+from cacheir.models.imported import GenerationDefaults
+from cacheir.runtime.encode import PromptEncoder
+from cacheir.runtime.executor import Executor
+from cacheir.runtime.kv_space import KVSpace
+from cacheir.runtime.no_tokenizer import NoTokenizer
+from cacheir.runtime.pages import pages_for
+from cacheir.runtime.request import RequestLimits
+from cacheir.runtime.runner import Runner
+from cacheir.runtime.steps import StepLimits
+from cacheir.runtime.tokenizer import Tokenizer
+from cacheir.runtime.vocabulary_mask import known_ids_mask
+
+if TYPE_CHECKING:
+    from cacheir.schedule.program import Program
+
+# A longer prompt runs in parts, so that other requests get a turn in between and buffers stay small.
+CHUNK_TOKENS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenModel:
+    """One loaded model. ``limits.max_seq`` is what a sequence can really have, which the KV pool may limit."""
+
+    program: Program
+    executor: Executor
+    runner: Runner
+    tokenizer: Tokenizer
+    encoder: PromptEncoder
+    limits: RequestLimits
+
+    @property
+    def generation(self) -> GenerationDefaults:
+        """What the model's own files say about generating."""
+        return self.program.generation
+
+
+def open_model(
+    program: Program,
+    executor: Executor,
+    tokenizer: Tokenizer | None = None,
+    *,
+    page_tokens: int = 16,
+    kv_tokens: int = 0,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> OpenModel:
+    """Opens the pools of ``executor``, which has loaded ``program``, and joins the parts.
+
+    ``kv_tokens`` is how many positions the pools hold, for all sessions together; 0 means two full contexts.
+    """
+    capabilities = executor.capabilities()
+    if capabilities.page_tokens and page_tokens not in capabilities.page_tokens:
+        allowed = ", ".join(map(str, capabilities.page_tokens))
+        raise UsageError(f"the executor has no pages of {page_tokens} tokens", hint=f"it takes {allowed}")
+    for name, value in (("page_tokens", page_tokens), ("chunk_tokens", chunk_tokens)):
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1, not {value}")
+    page_counts = [pages_for(kv_tokens or 2 * program.max_seq, page_tokens)] * len(program.groups)
+    executor.open_pools(page_counts)
+    kv = KVSpace(executor, page_counts, page_tokens)
+    vocab_size = _vocab_size(program, tokenizer)
+    max_tokens = min(program.max_tokens, capabilities.max_tokens)
+    step_limits = StepLimits(
+        max_rows=min(program.max_rows, capabilities.max_rows),
+        max_tokens=max_tokens,
+        chunk_tokens=min(chunk_tokens, max_tokens),
+    )
+    known = tokenizer or NoTokenizer(vocab_size)
+    return OpenModel(
+        program=program,
+        executor=executor,
+        runner=Runner(executor, kv, step_limits, mask=known_ids_mask(known, vocab_size)),
+        tokenizer=known,
+        encoder=PromptEncoder(known, program.generation),
+        limits=RequestLimits(
+            max_seq=min(program.max_seq, kv.capacity_tokens) if program.groups else program.max_seq,
+            vocab_size=vocab_size,
+            eos_ids=program.generation.eos_ids,
+        ),
+    )
+
+
+def _vocab_size(program: Program, tokenizer: Tokenizer | None) -> int:
+    """How many ids the model has: rows of its embedding, which may be more than the tokenizer knows."""
+    if program.spec is not None:
+        return program.spec.vocab_size
+    if tokenizer is not None:
+        return tokenizer.vocab_size
+    raise UsageError("the program has neither a decoder's description nor a tokenizer, so its ids are unknown")

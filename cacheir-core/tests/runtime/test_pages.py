@@ -1,0 +1,160 @@
+"""Pages: nothing leaks, nothing is freed twice, and never do two tables write one page."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cacheir.errors import OutOfPages
+from cacheir.runtime import pages
+from cacheir.runtime.kv_space import KVSpace
+from cacheir.runtime.pages import PagePool
+
+
+class Tables(RuleBasedStateMachine):
+    """Tables that grow, fork, are cut and dropped; a model beside it knows what every position must read as."""
+
+    PAGES, PAGE_TOKENS = 11, 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(self.PAGES)
+        self.memory: dict[tuple[int, int], int] = {}
+        self.tables: list[tuple[pages.PageTable, list[int]]] = [((), [])]
+        self.stamp = 0
+
+    @rule(which=st.integers(0, 99), back=st.integers(0, 5), tokens=st.integers(1, 8))
+    def write(self, which: int, back: int, tokens: int) -> None:
+        which %= len(self.tables)
+        table, content = self.tables[which]
+        start = max(0, len(content) - back)
+        stop = start + tokens
+        needed = pages.plan_growth(self.pool, table, start, stop, self.PAGE_TOKENS).pages
+        free = self.pool.free
+        try:
+            table, copies = pages.grow(self.pool, table, start, stop, self.PAGE_TOKENS)
+        except OutOfPages:
+            assert needed > free == self.pool.free
+            return
+        assert self.pool.free == free - needed
+        for source, target in copies:
+            for offset in range(self.PAGE_TOKENS):
+                self.memory[target, offset] = self.memory.get((source, offset), -1)
+        for position in range(start, stop):
+            page = table[position // self.PAGE_TOKENS]
+            assert self.pool.holders(page) == 1
+            self.stamp += 1
+            self.memory[page, position % self.PAGE_TOKENS] = self.stamp
+            content[position:] = [*content[position:position], self.stamp]
+        self.tables[which] = (table, content)
+
+    @rule(which=st.integers(0, 99), at=st.integers(0, 40))
+    def fork(self, which: int, at: int) -> None:
+        table, content = self.tables[which % len(self.tables)]
+        at = min(at, len(content))
+        self.tables.append((pages.fork(self.pool, table, at, self.PAGE_TOKENS), content[:at]))
+
+    @rule(which=st.integers(0, 99), length=st.integers(0, 40))
+    def cut(self, which: int, length: int) -> None:
+        which %= len(self.tables)
+        table, content = self.tables[which]
+        length = min(length, len(content))
+        self.tables[which] = (pages.cut(self.pool, table, length, self.PAGE_TOKENS), content[:length])
+
+    @precondition(lambda self: len(self.tables) > 1)
+    @rule(which=st.integers(0, 99))
+    def drop(self, which: int) -> None:
+        table, _ = self.tables.pop(which % len(self.tables))
+        assert pages.cut(self.pool, table, 0, self.PAGE_TOKENS) == ()
+
+    @invariant()
+    def counts_are_the_tables(self) -> None:
+        held = [page for table, _ in self.tables for page in table]
+        assert [self.pool.holders(page) for page in range(self.PAGES)] == [
+            held.count(page) for page in range(self.PAGES)
+        ]
+        assert self.pool.free == self.PAGES - len(set(held))
+
+    @invariant()
+    def every_table_reads_what_was_written_to_it(self) -> None:
+        for table, content in self.tables:
+            read = [self.memory[table[p // self.PAGE_TOKENS], p % self.PAGE_TOKENS] for p in range(len(content))]
+            assert read == content
+
+
+TestTables = Tables.TestCase
+TestTables.settings = settings(max_examples=80, stateful_step_count=40)
+
+
+def test_a_page_cannot_be_given_back_twice() -> None:
+    pool = PagePool(2)
+    taken = pool.take(1)
+    pool.give_back(taken)
+    with pytest.raises(AssertionError, match="given back twice"):
+        pool.give_back(taken)
+    with pytest.raises(AssertionError, match="nobody holds"):
+        pool.share(taken)
+
+
+def test_too_few_pages_take_none() -> None:
+    pool = PagePool(3)
+    with pytest.raises(OutOfPages, match="4 KV pages and 3 of 3"):
+        pool.take(4)
+    assert pool.free == 3
+
+
+class Copier:
+    """Notes copies; refuses those of one group."""
+
+    def __init__(self) -> None:
+        self.copies: list[tuple[int, tuple[int, int]]] = []
+        self.broken_group = -1
+
+    def copy_pages(self, group: int, pairs: list[tuple[int, int]]) -> None:
+        if group == self.broken_group:
+            raise MemoryError
+        self.copies += [(group, pair) for pair in pairs]
+
+
+@given(length=st.integers(1, 20), at=st.integers(0, 20), more=st.integers(1, 9))
+def test_groups_grow_together_or_not_at_all(length: int, at: int, more: int) -> None:
+    copier = Copier()
+    space = KVSpace(copier, (30, 7), 4)
+    tables = space.reserve(space.empty(), 0, length)
+    child = space.fork(tables, min(at, length))
+    before = [pool.free for pool in space.pools]
+    fits = space.fits([(child, min(at, length), min(at, length) + more)])
+    try:
+        child = space.reserve(child, min(at, length), min(at, length) + more)
+        assert fits
+    except OutOfPages:
+        assert not fits
+        assert [pool.free for pool in space.pools] == before
+        assert copier.copies == []
+    for held in (tables, child):
+        assert space.cut(held, 0) == ((), ())
+    assert [pool.free for pool in space.pools] == [30, 7]
+
+
+@pytest.mark.parametrize("broken_group", [0, 1])
+def test_a_copy_that_fails_leaves_the_tables_as_they_were(broken_group: int) -> None:
+    copier = Copier()
+    space = KVSpace(copier, (9, 9), 4)
+    tables = space.reserve(space.empty(), 0, 6)
+    child = space.fork(tables, 6)
+    copier.broken_group = broken_group
+    with pytest.raises(MemoryError):
+        space.reserve(child, 6, 12)
+    assert all(pool.holders(page) == 2 for pool, table in zip(space.pools, tables) for page in table)
+    assert [pool.free for pool in space.pools] == [7, 7]
+    copier.broken_group = -1
+    copier.copies.clear()
+    child = space.reserve(child, 6, 12)
+    assert copier.copies == [(0, (tables[0][1], child[0][1])), (1, (tables[1][1], child[1][1]))]
+
+
+def test_capacity_is_that_of_the_smallest_pool() -> None:
+    assert KVSpace(Copier(), (3, 5), 16).capacity_tokens == 48
+    assert KVSpace(Copier(), (), 16).capacity_tokens == 0

@@ -1,0 +1,118 @@
+"""Sampling parameters: what is refused, by name; a seed's tokens depend on nothing but the seed and the text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cacheir.errors import RequestError
+from cacheir.runtime.request import RequestLimits, admit
+from cacheir.runtime.sampling import MIN_TEMPERATURE, SamplingParams
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("temperature", value) for value in (NAN, INF, -INF, -1, -1e-9, 101, 1e-9, "0.7", None, True)],
+        *[("top_p", value) for value in (0, 7, NAN, -0.1, INF, "1", None)],
+        *[("min_p", value) for value in (-0.1, 2, NAN, None)],
+        *[("top_k", value) for value in (-5, 1.5, "3", True, None)],
+        *[("seed", value) for value in (-1, 2**64, "x", 1.0, True)],
+        *[("max_tokens", value) for value in (0, -1, 0.5, "5", True)],
+        *[("stop", value) for value in ([""], ["a", ""], 5, [5], [None], ["x"] * 17, ["y" * 1001], {"a": 1})],
+        *[("stop_ids", value) for value in ([-1], ["a"], 5, [True], [1.0])],
+        *[("ignore_eos", value) for value in (1, "yes", None)],
+    ],
+)
+def test_case_d12_bad_values_are_named(field, value):
+    with pytest.raises(RequestError, match=field):
+        SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0),
+        ("temperature", MIN_TEMPERATURE),
+        ("temperature", 100),
+        ("top_p", 1),
+        ("top_p", 1e-9),
+        ("min_p", 0),
+        ("min_p", 1),
+        ("top_k", 0),
+        ("top_k", 10**9),
+        ("seed", 0),
+        ("seed", 2**64 - 1),
+        ("max_tokens", None),
+        ("max_tokens", 10**12),
+    ],
+)
+def test_values_at_the_border_are_taken(field, value):
+    assert getattr(SamplingParams(**{field: value}), field) == value
+
+
+def test_one_string_is_one_stop_and_repeats_are_dropped():
+    assert SamplingParams(stop="ab").stop == ("ab",)
+    assert SamplingParams(stop=["b", "a", "b"]).stop == ("b", "a")
+    assert SamplingParams(stop_ids=[7, 3, 7]).stop_ids == (3, 7)
+
+
+def test_admission_leaves_nothing_open():
+    limits = RequestLimits(max_seq=64, vocab_size=300, eos_ids=(5, 6))
+    admitted = admit(10, SamplingParams(stop_ids=(9,)), limits)
+    assert admitted.max_tokens == 54 and admitted.stop_ids == (5, 6, 9) and admitted.seed is not None
+    assert admit(10, SamplingParams(max_tokens=10**12), limits).max_tokens == 54
+    assert admit(10, SamplingParams(max_tokens=3, ignore_eos=True, stop_ids=(9,)), limits).stop_ids == (9,)
+    assert len({admit(10, SamplingParams(), limits).seed for _ in range(20)}) == 20
+    assert admit(10, admitted, limits) == admitted
+
+
+@given(seed=st.integers(0, 2**64 - 1), neighbour=st.integers(0, 2**64 - 1), chunk=st.integers(1, 7))
+def test_case_d15_a_seed_does_not_depend_on_neighbours(fake, seed, neighbour, chunk):
+    """Alone, beside another request, in other chunks, one step at a time, sampled on the host: the same tokens."""
+    prompt = [5, 6, 7, 8, 9]
+    hot = {"temperature": 1.3, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
+    runs = []
+    for options in ({}, {"run_ahead": False}, {"heads": ("nothing", "logits")}):
+        model = fake.open_fake(fake.FakeExecutor(**options), chunk_tokens=chunk)
+        with fake.session(model, prompt) as session:
+            runs.append(fake.tokens(session, 12, seed=seed, **hot))
+    model = fake.open_fake(fake.FakeExecutor(run_ahead=False))
+    with fake.session(model, prompt) as session, fake.session(model, [1]) as other:
+        params = SamplingParams(max_tokens=12, ignore_eos=True, seed=seed, **hot)
+        pieces, noise = session.generate(params), other.generate(SamplingParams(seed=neighbour, temperature=1.0))
+        beside = []
+        for piece in pieces:
+            beside += piece.ids
+            next(noise, None)
+        noise.close()
+    assert [*runs, beside] == [runs[0]] * 4
+
+
+def test_seeds_differ_and_are_reported(fake):
+    model = fake.open_fake()
+    answers = set()
+    for _ in range(5):
+        with fake.session(model, [1]) as session:
+            answer = tuple(fake.tokens(session, 8, temperature=1.0))
+            answers.add(answer)
+            seed = session.stats.seed
+        with fake.session(model, [1]) as session:
+            assert tuple(fake.tokens(session, 8, temperature=1.0, seed=seed)) == answer
+    assert len(answers) == 5
+
+
+def test_the_lowest_id_wins_a_tie(fake):
+    executor = fake.FakeExecutor()
+    tie = executor.logits([0]) * 0
+    tie[[7, 9]] = 1.0
+    executor.logits = lambda history: tie
+    for heads in (("nothing", "token"), ("nothing", "logits")):
+        executor._capabilities = fake.FakeExecutor(heads=heads).capabilities()
+        with fake.session(fake.open_fake(executor), [1]) as session:
+            assert fake.tokens(session, 3) == [7, 7, 7]
