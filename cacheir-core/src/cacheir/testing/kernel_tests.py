@@ -1,0 +1,246 @@
+"""Checks that every kernel must pass: a kernel against the meaning of its op. Subclass ``KernelTests``::
+
+class TestKernels(KernelTests):
+    plugin = "cacheir_relu_squared"
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.ir.dtypes import numpy_dtype
+from cacheir.ir.graph import Op
+from cacheir.ir.opdef import OpDef
+from cacheir.ir.types import KVType, TensorType, Type
+from cacheir.plugins import KernelSpec, resolve
+from cacheir.plugins.installation import Installation
+from cacheir.reference.bf16 import from_bf16
+from cacheir.reference.interpreter import Interpreter
+from cacheir.testing.arrays import example_op, random_operands
+from cacheir.testing.hosts import plugin_host
+
+# Largest error beside the largest element of the expected result, by element type of the result.
+TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 2e-2}
+
+_GUARD_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, and an example of its op that it accepts (or refuses with a reason)."""
+
+    kernel: KernelSpec
+    number: int
+    op: Op
+    refusal: str | None
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name}-{self.number}"
+
+
+class KernelTests:
+    """What holds for every kernel of ``plugin``, on its op's examples.
+
+    Override ``prepare`` where kernels take weights in a layout of their own or pools of their own kind, and
+    ``tolerance`` where one rounds more than its element type.
+    """
+
+    plugin: ClassVar[str]
+
+    def prepare(self, kernel: KernelSpec, op: Op, operands: Sequence[Any]) -> list[Any]:
+        """What the kernel is called with: ``operands`` are arrays (bf16 as uint16), ``QuantArray`` and ``KVPool``."""
+        return list(operands)
+
+    def pages(self, pool: Any) -> NDArray[np.float32]:
+        """The whole content of a pool that ``prepare`` made, f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
+        content: NDArray[np.float32] = pool.read_pages(range(pool.pages))
+        return content
+
+    def tolerance(self, kernel: KernelSpec, dtype: str) -> float:
+        """Largest error beside the largest element of the expected result."""
+        return TOLERANCE.get(dtype, 0.0)
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Run each check on each case."""
+        if "accepted" in metafunc.fixturenames:
+            cases = [case for case in self.cases() if case.refusal is None]
+            metafunc.parametrize("accepted", cases, ids=map(str, cases))
+        if "refused" in metafunc.fixturenames:
+            cases = [case for case in self.cases() if case.refusal is not None]
+            metafunc.parametrize("refused", cases, ids=map(str, cases))
+
+    def cases(self) -> Iterator[Case]:
+        """Every kernel on every example of its op whose element type it declares."""
+        installation = self._installation()
+        for kernel in installation.kernels:
+            definition = installation.ops[kernel.op]
+            for number, (types, attrs) in enumerate(resolve(definition.examples)() if definition.examples else ()):
+                op = example_op(definition, types, attrs)
+                if not _declared(kernel, types):
+                    continue
+                refusal = resolve(kernel.refuses)(op) if kernel.refuses is not None else None
+                yield Case(kernel, number, op, refusal)
+
+    def test_every_kernel_takes_an_example(self) -> None:
+        """A kernel that refuses all examples of its op would never be tried."""
+        taken = {case.kernel.name for case in self.cases() if case.refusal is None}
+        idle = sorted({kernel.name for kernel in self._installation().kernels} - taken)
+        assert not idle, f"{', '.join(idle)} take no example of their op: give the op's `examples` one that they take"
+
+    def test_equals_the_definition(self, accepted: Case) -> None:
+        """The op's decomposition or reference kernel is what it means."""
+        run = self._run(accepted)
+        for name, found, expected, dtype in zip(run.names, run.found, run.expected, run.dtypes):
+            _assert_close(accepted, name, found, expected, dtype, self.tolerance(accepted.kernel, dtype))
+
+    def test_writes_only_into_out(self, accepted: Case) -> None:
+        """What lies around a buffer is another op's."""
+        spilt = [name for name, around in zip(self._run(accepted).names, self._run(accepted).guards) if not around]
+        assert not spilt, f"{accepted}: writes beyond the ends of {', '.join(spilt)}: keep to the shape of out"
+
+    def test_does_not_change_operands(self, accepted: Case) -> None:
+        """Other ops read them later; only a state op changes its state."""
+        changed = self._run(accepted).changed
+        assert not changed, f"{accepted}: changes its operands {', '.join(changed)}: copy before writing"
+
+    def test_in_place_gives_the_same(self, accepted: Case) -> None:
+        """A kernel that says ``in_place`` may get an operand's buffer as ``out``."""
+        if not accepted.kernel.in_place:
+            return
+        for number, value in enumerate(accepted.op.operands):
+            if value.type == accepted.op.results[0].type:
+                run = self._run(accepted, reuse=number)
+                tolerance = self.tolerance(accepted.kernel, run.dtypes[0])
+                _assert_close(
+                    accepted, f"out in place of {value}", run.found[0], run.expected[0], run.dtypes[0], tolerance
+                )
+
+    def test_a_refusal_is_a_sentence(self, refused: Case) -> None:
+        """``explain`` shows it to people."""
+        reason = refused.refusal
+        assert isinstance(reason, str) and " " in reason.strip() and "\n" not in reason, (
+            f"{refused}: refuses with {reason!r}: return None to accept, or the reason in words on one line"
+        )
+
+    def _installation(self) -> Installation:
+        return plugin_host(self.plugin)
+
+    def _run(self, case: Case, reuse: int | None = None) -> _Run:
+        """Call the kernel once, on data that depends on the case alone."""
+        rng = np.random.default_rng(zlib.crc32(str(case).encode()))
+        operands = random_operands(rng, case.op, self._installation().quant_formats.by_name())
+        expected = _meaning(self._installation().ops.by_name(), case.op, copy.deepcopy(operands))
+        given = self.prepare(case.kernel, case.op, operands)
+        before = [_snapshot(self, operand) for operand in given]
+        outs = [_guarded(value.type) for value in case.op.results if isinstance(value.type, TensorType)]
+        targets = [out for out, _ in outs]
+        if reuse is not None:
+            targets[0] = given[reuse]
+        attrs = dict(case.op.attrs)
+        function = resolve(case.kernel.entry)
+        if case.kernel.writes_out:
+            function(*given, out=targets[0] if len(targets) == 1 else tuple(targets), **attrs)
+            results: list[Any] = list(targets)
+        else:
+            outcome = function(*given, **attrs)
+            results = list(outcome) if isinstance(outcome, tuple) else [outcome]
+        state_op = any(isinstance(value.type, KVType) for value in case.op.results)
+        if state_op:
+            results = [next(operand for operand, old in zip(given, before) if old is not None and _is_pool(operand))]
+        return _Run(
+            names=[str(value) for value in case.op.results],
+            dtypes=[value.type.dtype for value in case.op.results],
+            found=[self.pages(result) if _is_pool(result) else result for result in results],
+            expected=[self.pages_of_meaning(result) for result in expected],
+            guards=[_intact(guard) for _, guard in outs],
+            changed=[
+                str(value)
+                for value, operand, old in zip(case.op.operands, given, before)
+                if old is not None and not (state_op and _is_pool(operand)) and not _same(old, _snapshot(self, operand))
+            ],
+        )
+
+    def pages_of_meaning(self, result: Any) -> Any:
+        """The content of a ``KVPool`` of the op's meaning, arrays as they are."""
+        return result.read_pages(range(result.pages)) if _is_pool(result) else result
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    names: Sequence[str]
+    dtypes: Sequence[str]
+    found: Sequence[Any]
+    expected: Sequence[Any]
+    guards: Sequence[bool]
+    changed: Sequence[str]
+
+
+def _declared(kernel: KernelSpec, types: Sequence[Type]) -> bool:
+    """Whether the kernel says that it takes this element type and this number of rows."""
+    first = types[0] if types else None
+    if kernel.dtypes and (first is None or first.dtype not in kernel.dtypes):
+        return False
+    rows = first.shape[0].constant if isinstance(first, TensorType) and first.shape else 0
+    return kernel.min_rows <= rows and (not kernel.max_rows or rows <= kernel.max_rows)
+
+
+def _meaning(ops: Mapping[str, OpDef], op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
+    return Interpreter(ops).apply(op, operands, {})
+
+
+def _guarded(type_: Type) -> tuple[NDArray[Any], tuple[NDArray[np.uint8], int]]:
+    """A buffer to be filled, in the middle of one whose ends must stay as they are."""
+    assert isinstance(type_, TensorType)
+    dtype, shape = numpy_dtype(type_.dtype), type_.sizes({})
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    whole = np.full(nbytes + 2 * _GUARD_BYTES, 0xFF, np.uint8)  # NaN in every floating point type
+    return whole[_GUARD_BYTES : _GUARD_BYTES + nbytes].view(dtype).reshape(shape), (whole, nbytes)
+
+
+def _intact(guard: tuple[NDArray[np.uint8], int]) -> bool:
+    whole, nbytes = guard
+    return bool((whole[:_GUARD_BYTES] == 0xFF).all() and (whole[_GUARD_BYTES + nbytes :] == 0xFF).all())
+
+
+def _is_pool(operand: Any) -> bool:
+    return hasattr(operand, "read_pages")
+
+
+def _snapshot(tests: KernelTests, operand: Any) -> Any:
+    """What an operand holds now, None where it cannot be looked at."""
+    if _is_pool(operand):
+        return tests.pages(operand).copy()
+    if isinstance(operand, np.ndarray):
+        return operand.copy()
+    blocks = getattr(operand, "blocks", None)
+    return None if blocks is None else blocks.copy()
+
+
+def _same(old: NDArray[Any], new: NDArray[Any]) -> bool:
+    return old.tobytes() == new.tobytes()
+
+
+def _assert_close(case: Case, name: str, found: Any, expected: Any, dtype: str, tolerance: float) -> None:
+    assert isinstance(found, np.ndarray), f"{case}: {name} is a {type(found).__name__}, not an array"
+    is_type, wanted = f"{found.dtype}{list(found.shape)}", f"{expected.dtype}{list(expected.shape)}"
+    assert is_type == wanted, f"{case}: {name} is {is_type}, its definition gives {wanted}"
+    if dtype == "bf16" and found.dtype == np.uint16:
+        found, expected = from_bf16(found), from_bf16(expected)
+    if found.dtype.kind != "f":
+        wrong = int((found != expected).sum())
+        assert not wrong, f"{case}: {wrong} of {found.size} elements of {name} differ from the definition"
+        return
+    largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    close = np.isclose(found, expected, rtol=0, atol=tolerance * max(1.0, largest), equal_nan=True)
+    assert close.all(), (
+        f"{case}: {int((~close).sum())} of {found.size} elements of {name} are off by more than {tolerance} of "
+        f"{largest:.3g}, the first {found[~close][0]!r} for {expected[~close][0]!r}: compare with "
+        f"`{case.op.name}` in docs/ops.md"
+    )
