@@ -21,7 +21,9 @@ class Artifact:
 
     ``has_location`` tells a folder that names its model's from one in the cache, which serves every model of the same
     headers. ``notes`` says in sentences what was decided while opening it: which kernels refuse on this machine and
-    what runs instead. ``formats`` are the installed block formats.
+    what runs instead. ``formats`` are the installed block formats. ``origin`` is ``artifact`` for one that was read
+    where the user named it, ``cache`` for one of the cache, ``compiled`` for one that was just made; ``made_records``
+    are then at hand, and the folder may be missing where it could not be written.
     """
 
     path: Path
@@ -33,10 +35,12 @@ class Artifact:
     has_location: bool
     formats: Mapping[str, QuantFormatSpec]
     notes: tuple[str, ...] = ()
+    origin: str = "artifact"
+    made_records: tuple[PassRecord, ...] = ()
 
     def records(self) -> tuple[PassRecord, ...]:
-        """What each pass did, read from the folder."""
-        return read_records(self.path)
+        """What each pass did, from the folder unless it was just compiled."""
+        return self.made_records or read_records(self.path)
 
     def open_weights(self, cache: Path | None = None) -> WeightStore:
         """The weights; files are opened when they are first asked for.

@@ -32,7 +32,7 @@ class CompileOptions:
     quant: str = ""
     modes: tuple[str, ...] = ("prefill", "decode")
     max_seq: int = 0
-    max_rows: int = 64
+    max_rows: int = 8
     max_tokens: int = 512
     passes: tuple[str, ...] = ()
     skip_passes: tuple[str, ...] = ()

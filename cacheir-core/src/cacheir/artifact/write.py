@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from cacheir.artifact import layout
 from cacheir.artifact.card import Card, FileRecord
 from cacheir.artifact.lock import Lock, lock_bytes
+from cacheir.artifact.partial import partial_path, remove_leftovers
 from cacheir.artifact.pass_files import pass_files
 from cacheir.artifact.seal import digest, digest_file, sealed_bytes
 from cacheir.artifact.weights_manifest import Manifest, linked_manifest, write_weights
@@ -24,8 +24,6 @@ from cacheir.schedule.program import Program
 from cacheir.schedule.record_json import json_bytes, to_json
 from cacheir.weights.atomic_file import write_error
 from cacheir.weights.store import WeightStore
-
-_PARTIAL = ".partial-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +43,8 @@ class Contents:
     weights: WeightStore | None = None
 
 
-def write_artifact(contents: Contents, path: Path, *, replace_existing: bool = True) -> Path:
-    """Write the artifact at ``path``; a folder that is there already must be an artifact.
+def write_artifact(contents: Contents, path: Path, *, replace_existing: bool = True) -> tuple[Card, Manifest]:
+    """Write the artifact at ``path`` and give its card and manifest; what is there already must be an artifact.
 
     ``replace_existing=False`` keeps one that another process has put there in the meantime. Raises UsageError for a
     path that holds something else, ArtifactError with the system's reason where it cannot be written; then nothing of
@@ -66,7 +64,7 @@ def write_artifact(contents: Contents, path: Path, *, replace_existing: bool = T
         card = replace(contents.card, files=files)
         _put(folder, layout.CARD, sealed_bytes(to_json(card)))
         _move(folder, path, replace_existing)
-    return path
+    return card, manifest
 
 
 def check_place(path: Path) -> None:
@@ -138,7 +136,7 @@ def _put(folder: Path, name: str, data: bytes) -> None:
 @contextmanager
 def _partial_folder(path: Path) -> Iterator[Path]:
     """A folder beside ``path`` that is removed unless it was moved; leftovers of compiles that died go first."""
-    folder = path.with_name(f"{path.name}{_PARTIAL}{os.getpid()}-{secrets.token_hex(4)}")
+    folder = partial_path(path)
     remove_leftovers(path)
     try:
         folder.mkdir(parents=True)
@@ -148,26 +146,6 @@ def _partial_folder(path: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what compiles to ``path`` left behind when they were killed: folders named for a process that is gone."""
-    if not path.parent.is_dir():
-        return
-    for folder in path.parent.glob(f"{path.name}{_PARTIAL}*"):
-        process = folder.name.rpartition(_PARTIAL)[2].partition("-")[0]
-        if process.isdigit() and not _is_running(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # it belongs to somebody else
-    return True
 
 
 def _move(folder: Path, path: Path, replace_existing: bool) -> None:

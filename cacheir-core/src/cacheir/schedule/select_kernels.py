@@ -63,15 +63,28 @@ def select_kernels(
     for graph in module.graphs:
         for op in graph.ops:
             where = f"@{graph.name}: {op.name} ({op.results[0] if op.results else 'no result'})"
-            offered = candidates_of(op, kernels.get(op.name, ()), rules.targets)
-            if op.callee:
-                chosen = tuple(Choice(rows_up_to=bound, kernel="call", reason="a call") for bound in rules.row_classes)
-            elif op.name not in ops:
-                raise NoKernelError(f"{where}: no plugin defines the op {op.name!r}")
-            else:
-                chosen = _choices(op, ops[op.name], offered, rules, selector, module.mode, where)
+            chosen = choose(op, ops, kernels, rules, selector, mode=module.mode, where=where)
             choices[graph.name, op.results[0].name if op.results else ""] = chosen
     return choices
+
+
+def choose(
+    op: Op,
+    ops: Mapping[str, OpDef],
+    kernels: Mapping[str, Sequence[OfferedKernel]],
+    rules: SelectionRules,
+    selector: Selector | None,
+    *,
+    mode: str,
+    where: str,
+) -> tuple[Choice, ...]:
+    """The choice for each row class of one op; ``where`` begins the sentence of an error."""
+    if op.callee:
+        return tuple(Choice(rows_up_to=bound, kernel="call", reason="a call") for bound in rules.row_classes)
+    if op.name not in ops:
+        raise NoKernelError(f"{where}: no plugin defines the op {op.name!r}")
+    offered = candidates_of(op, kernels.get(op.name, ()), rules.targets)
+    return _choices(op, ops[op.name], offered, rules, selector, mode, where)
 
 
 def candidates_of(op: Op, offered: Sequence[OfferedKernel], targets: tuple[str, ...]) -> list[OfferedKernel]:

@@ -1,0 +1,125 @@
+"""The cache of compiled programs: artifacts by program key under ``CACHEIR_CACHE_DIR``, with a limit on their size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cacheir.artifact.partial import finished_name, is_abandoned, is_partial, partial_path
+from cacheir.artifact.read import read_card
+from cacheir.errors import CacheIRError
+
+_PROGRAMS = "programs"
+# What is kept beside the programs, each small and made again when it is missing.
+_NOTES = ("commands", "content", "fingerprints", "headers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One cached program. ``used`` is when it was last used, seconds since the epoch; ``fault`` why it is useless."""
+
+    key: str
+    path: Path
+    nbytes: int
+    used: float
+    model: str = ""
+    target: str = ""
+    core: str = ""
+    fault: str = ""
+
+
+def program_path(cache: Path, key: str) -> Path:
+    """Where the program of ``key`` lies, or would."""
+    return cache / _PROGRAMS / key
+
+
+def mark_used(path: Path) -> None:
+    """Note that the entry at ``path`` was used now; a cache that cannot be written keeps its order."""
+    try:
+        os.utime(path)
+    except OSError:
+        return
+
+
+def entries(cache: Path) -> list[Entry]:
+    """What is cached, the entry used last first. Unfinished folders are entries with a fault."""
+    folder = cache / _PROGRAMS
+    found = [_entry(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    return sorted((entry for entry in found if entry is not None), key=lambda entry: -entry.used)
+
+
+def shrink(cache: Path, limit_bytes: float, keep: Path | None = None) -> list[Entry]:
+    """Remove the entries that were not used for the longest time until the rest fits; gives what was removed.
+
+    ``keep`` stays in any case: it has just been made.
+    """
+    listed = entries(cache)
+    total = sum(entry.nbytes for entry in listed)
+    removed = []
+    for entry in reversed(listed):
+        if total <= limit_bytes:
+            break
+        if entry.path != keep and not _is_being_written(entry):
+            remove(entry.path)
+            removed.append(entry)
+            total -= entry.nbytes
+    return removed
+
+
+def remove(path: Path) -> None:
+    """Remove one entry: renamed first, so that nobody finds half of it."""
+    doomed = partial_path(path)
+    try:
+        os.rename(path, doomed)
+    except OSError:
+        return  # another process was faster
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
+    """Remove everything, or what was not used for so many days; gives the entries that were removed."""
+    before = time.time() - older_than_days * 86_400 if older_than_days is not None else None
+    removed = []
+    for entry in entries(cache):
+        if (before is None or entry.used < before) and not _is_being_written(entry):
+            remove(entry.path)
+            removed.append(entry)
+    for name in _NOTES:
+        for note in _files(cache / name):
+            if before is None or note.stat().st_mtime < before:
+                note.unlink(missing_ok=True)
+    return removed
+
+
+def notes_bytes(cache: Path) -> int:
+    """Bytes of what is kept beside the programs."""
+    return sum(file.stat().st_size for name in _NOTES for file in _files(cache / name))
+
+
+def _entry(path: Path) -> Entry | None:
+    try:
+        nbytes = sum(file.stat().st_size for file in _files(path))
+        used = path.stat().st_mtime
+    except OSError:
+        return None  # removed by another process while it was looked at
+    key = finished_name(path)
+    if is_partial(path):
+        return Entry(key=key, path=path, nbytes=nbytes, used=used, fault="unfinished")
+    try:
+        card = read_card(path)
+    except CacheIRError as error:
+        return Entry(key=key, path=path, nbytes=nbytes, used=used, fault=str(error))
+    model = card.model.name or card.model.label
+    return Entry(key=key, path=path, nbytes=nbytes, used=used, model=model, target=card.target, core=card.core)
+
+
+def _is_being_written(entry: Entry) -> bool:
+    return is_partial(entry.path) and not is_abandoned(entry.path)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else iter(())
