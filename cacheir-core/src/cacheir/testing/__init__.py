@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cacheir.testing.hosts import plugin_host
     from cacheir.testing.kernel_tests import KernelTests
+    from cacheir.testing.pass_tests import PassTests
     from cacheir.testing.plugin_tests import PluginTests
 
-__all__ = ["KernelTests", "PluginTests", "plugin_host"]
+__all__ = ["KernelTests", "PassTests", "PluginTests", "plugin_host"]
 
 _PLACES = {
     "KernelTests": "cacheir.testing.kernel_tests:KernelTests",
+    "PassTests": "cacheir.testing.pass_tests:PassTests",
     "PluginTests": "cacheir.testing.plugin_tests:PluginTests",
     "plugin_host": "cacheir.testing.hosts:plugin_host",
 }
