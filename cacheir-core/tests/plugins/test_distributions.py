@@ -37,7 +37,9 @@ def test_this_environment_as_importlib_metadata_sees_it() -> None:
     theirs = {normalise(found.metadata["Name"]): found.version for found in metadata.distributions()}
     assert set(ours) == set(theirs)
     points = {(point.name, point.target, point.distribution, point.version) for point in entry_points()}
-    expected = {(p.name, p.value, p.dist.name, p.dist.version) for p in metadata.entry_points(group="cacheir") if p.dist}
+    expected = {
+        (p.name, p.value, p.dist.name, p.dist.version) for p in metadata.entry_points(group="cacheir") if p.dist
+    }
     assert points == expected
     assert expected, "cacheir-core is not installed here, so this test shows nothing"
 
@@ -110,7 +112,8 @@ SECTIONS = st.dictionaries(
 @given(SECTIONS)
 def test_parsing_as_configparser_does(sections: dict[str, dict[str, str]]) -> None:
     text = "".join(
-        f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in pairs.items()) for name, pairs in sections.items()
+        f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in pairs.items())
+        for name, pairs in sections.items()
     )
     parser = configparser.ConfigParser(delimiters="=")
     parser.optionxform = str  # type: ignore[assignment, method-assign]

@@ -62,7 +62,7 @@ def test_nothing_changed_without_a_new_hook_api() -> None:
 
 
 def test_a_minor_version_takes_nothing_stable_away() -> None:
-    """Against every snapshot of the same major number: stable hooks keep their arguments, stable records their fields."""
+    """Against every snapshot of the same major number: what was stable keeps its arguments and fields."""
     now = current()
     for path in FOLDER.glob(f"{HOOK_API[0]}.*.json"):
         old = json.loads(path.read_text(encoding="utf-8"))

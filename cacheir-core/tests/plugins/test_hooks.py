@@ -171,7 +171,9 @@ def test_cacheir_register_policies(plugin: Any) -> None:
 
 def test_cacheir_register_logits_processors(plugin: Any) -> None:
     record = 'LogitsProcessorSpec(name="it", summary="", factory="one_plugin:it")'
-    assert registered(plugin(source("cacheir_register_logits_processors", record)), "logits_processors", "it").name == "it"
+    assert (
+        registered(plugin(source("cacheir_register_logits_processors", record)), "logits_processors", "it").name == "it"
+    )
 
 
 def test_cacheir_register_grammars(plugin: Any) -> None:

@@ -307,7 +307,7 @@ class TestChoice:
         assert self.states(block=("cuda", "unknown", "core")) == {"core": "found", "cpu": "found", "cuda": "blocked"}
 
     def test_an_unknown_name_that_is_allowed(self) -> None:
-        with pytest.raises(UsageError, match="'cudda'.*did you mean 'cuda'"):
+        with pytest.raises(UsageError, match=r"'cudda'.*did you mean 'cuda'"):
             self.states(allow=("cpu", "cudda"))
 
     def test_modules_have_names(self) -> None:
@@ -357,7 +357,7 @@ def test_an_attribute_of_a_module_can_be_a_plugin(write_module: Write, installed
 def test_import_cacheir_imports_only_the_standard_library() -> None:
     script = (
         "import sys; before = set(sys.modules); import cacheir; new = set(sys.modules) - before;"
-        "print(sorted(n for n in new if not n.startswith('cacheir') and n.split('.')[0] not in sys.stdlib_module_names))"
+        "print(sorted(n for n in new if n.split('.')[0] not in {'cacheir', *sys.stdlib_module_names}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

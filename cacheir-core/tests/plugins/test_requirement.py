@@ -90,7 +90,7 @@ def test_what_is_no_reference() -> None:
     [
         ("numpy>=1.26", Requirement("numpy", ">=1.26")),
         ("numpy (>=1.26,<3)", Requirement("numpy", ">=1.26,<3")),
-        ("Some_Thing[fast]~=1.0 ; extra == \"x\"", Requirement("some-thing", "~=1.0", "x")),
+        ('Some_Thing[fast]~=1.0 ; extra == "x"', Requirement("some-thing", "~=1.0", "x")),
         ("typer", Requirement("typer", "")),
         ("tomli>=2; python_version < '3.11'", None),
         ("x>=1; extra == 'a' and python_version < '3.11'", None),

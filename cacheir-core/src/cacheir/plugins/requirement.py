@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 
 from cacheir.plugins.distributions import Distribution, installed, normalise, requirements
@@ -79,7 +80,7 @@ def unmet_requirements(error: BaseException) -> list[Requirement]:
     if isinstance(error, ImportError):
         about = (error.name or "").partition(".")[0]
     distributions = installed()
-    providers = metadata.packages_distributions()
+    providers = _providers(tuple(distributions))
     names = {normalise(name) for name in (about, *providers.get(about, ()))}
     needed: dict[str, Requirement] = {}
     for owner in _owners(error, distributions, providers):
@@ -88,6 +89,12 @@ def unmet_requirements(error: BaseException) -> list[Requirement]:
             if wanted and unmet(requirement, distributions):
                 needed.setdefault(requirement.name, requirement)
     return list(needed.values())
+
+
+@lru_cache(maxsize=2)
+def _providers(distributions: tuple[Distribution, ...]) -> Mapping[str, list[str]]:
+    """Import name -> distributions. Reading it takes half a second, so it is kept for as long as nothing changes."""
+    return metadata.packages_distributions()
 
 
 def _owners(
