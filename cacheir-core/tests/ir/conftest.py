@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from cacheir.errors import TypeRuleError
 from cacheir.ir import AttrDef, Effects, OpDef, Operand, TensorType, Type
 from cacheir.ir.graph import Attr
+
+# A busy machine is no fault of the code under test: no test of this folder fails for being slow.
+settings.register_profile("ir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ir")
 
 GOLDEN = Path(__file__).parent / "golden"
 

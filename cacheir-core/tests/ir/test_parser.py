@@ -146,7 +146,7 @@ def test_terms_of_a_size_are_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 300_000, '"' + "\\\\" * 300_000, "%a" * 300_000, "// " * 300_000, "1" * 300_000, "a.-" * 300_000]
+    "text", ["[" * 100_000, '"' + "\\\\" * 100_000, "%a" * 100_000, "// " * 100_000, "1" * 100_000, "a.-" * 100_000]
 )
 def test_hostile_text_is_refused_quickly(text: str) -> None:
     started = time.process_time()

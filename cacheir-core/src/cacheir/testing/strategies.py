@@ -100,11 +100,8 @@ def names() -> SearchStrategy[str]:
     """Names of values: words and numbers joined by '.' and '-'."""
     from hypothesis import strategies as st
 
-    part = st.text(alphabet="abxZ_019", min_size=1, max_size=4)
-    return st.one_of(
-        st.sampled_from(("h", "kv.1", "attn.q", "0", "yield", "x-y", "1e5")),
-        st.lists(part, min_size=1, max_size=3).map(".".join),
-    )
+    words = ("h", "kv.1", "attn.q", "yield", "x-y", "in", "Z_9", "graph", "a.b-c.d", "_", "dim", "h.1")
+    return st.sampled_from((*words, "0", "1e5", "00.0", "9-a", "1", "-".join("abcdefgh" * 8)))
 
 
 @cache
@@ -167,8 +164,8 @@ class _Draft:
         self.taken.add(name)
         return name
 
-    def param(self, type_: Type, origin: str) -> Value:
-        value = Value(self.name(), type_, origin)
+    def param(self, type_: Type, origin: str, name: str = "") -> Value:
+        value = Value(name or self.name(), type_, origin)
         self.params.append(value)
         (self.latest if origin == "state" else self.tensors).append(value)
         return value
@@ -188,7 +185,7 @@ def _graph(draw: Draw, name: str, callees: tuple[Graph, ...], *, is_called: bool
 
     draft = _Draft(draw, is_called)
     for size, _, _ in DIMS:  # so that every size follows from the operands of a call
-        draft.param(TensorType.of("i32", size), "input")
+        draft.param(TensorType.of("i32", size), "input", name=f"of.{size}")
     groups = GROUPS if callees else draw(st.lists(st.sampled_from(GROUPS), max_size=2, unique=True))
     for group in groups:
         draft.param(group, "state")
