@@ -54,9 +54,7 @@ def modules(draw: st.DrawFn) -> tuple[Module, Schedule]:
         for number in range(draw(st.integers(1, 8))):
             callee = draw(st.sampled_from([None, *callees]))
             if callee is not None and all(any(v.type == p.type for v in known) for p in callee.params):
-                operands = tuple(
-                    draw(st.sampled_from([v for v in known if v.type == p.type])) for p in callee.params
-                )
+                operands = tuple(draw(st.sampled_from([v for v in known if v.type == p.type])) for p in callee.params)
                 results = tuple(Value(f"v{number}.{i}", out.type) for i, out in enumerate(callee.outputs))
                 attrs = (("callee", callee.name), ("layer", number))
                 ops.append(Op("call", operands, results, attrs))

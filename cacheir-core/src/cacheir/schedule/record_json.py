@@ -28,7 +28,8 @@ def to_json(value: Any) -> Any:
 def json_bytes(value: Any) -> bytes:
     """The one spelling of a JSON value in an artifact: keys sorted, two spaces, UTF-8, a line end at the end."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8")
+    # A lone surrogate has no UTF-8; its escape, which this spells, is JSON.
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def parse_json(data: bytes, where: str) -> Any:
