@@ -71,14 +71,13 @@ def read_header(path: Path) -> Header:
     UnsupportedModelError for a whole one of a kind that is not read (version, byte order).
     """
     try:
-        with path.open("rb") as file:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise MalformedModelError(f"{path.name} is not a regular file")
-            if status.st_size == 0:
-                raise MalformedModelError(f"{path.name}: the file is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return parse_header(data, path.name)
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # before it is opened: opening a pipe waits for a writer
+            raise MalformedModelError(f"{path.name} is not a regular file")
+        if status.st_size == 0:
+            raise MalformedModelError(f"{path.name}: the file is empty")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return parse_header(data, path.name)
     except OSError as error:
         raise MalformedModelError(f"{path.name} cannot be read: {error.strerror or error}") from error
 

@@ -1,0 +1,29 @@
+"""The command `cacheir make-tiny`: writes a tiny random model to try things on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cacheir_importers.tiny import DEFAULT_SEED, TinyShape, write_tiny
+
+
+def make_tiny(
+    directory: Annotated[Path, typer.Argument(help="The folder to write; it must be new or empty.")],
+    family: Annotated[str, typer.Option(help="The family of the model.")] = "llama",
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Equal seeds give equal weights.")] = DEFAULT_SEED,
+    vocab: Annotated[int, typer.Option(help="Tokens of the vocabulary.")] = TinyShape.vocab,
+    layers: Annotated[int, typer.Option(min=1, max=64, help="Layers of the model.")] = TinyShape.layers,
+) -> None:
+    """Write a tiny random model as a Hugging Face folder."""
+    shape = TinyShape(vocab=vocab, layers=layers)
+    tensors = write_tiny(directory, family=family, seed=seed, shape=shape)
+    numbers = sum(math.prod(size) for size in tensors.values())
+    typer.echo(
+        f"{directory}: {family} with {layers} layers, hidden size {shape.hidden}, {vocab} tokens, {numbers:,} weights,"
+        f" seed {seed}"
+    )
+    typer.echo(f'try: cacheir run {directory} --prompt "The same prompt"')
