@@ -14,13 +14,17 @@ from cacheir.ir.rules.finding import Finding, Setting
 def calls(graph: Graph, setting: Setting) -> Iterator[Finding]:
     """Findings ``call-attributes``, ``unknown-graph``, ``recursive-call``, ``call-operands``, ``call-bounds`` and
     ``call-results``."""
+    callees = setting.callees
+    # Once for each graph, not for each call: a stranger's module may have many calls of long graphs.
+    called = {op.callee for op in graph.ops if op.callee}
+    circular = {name for name in called if callees is not None and _reaches(name, graph.name, callees)}
     for number, op in enumerate(graph.ops):
         if op.name == "call":
             line = line_of_op(graph, number)
-            yield from (Finding(line, rule, text) for rule, text in _call(op, graph, setting.callees))
+            yield from (Finding(line, rule, text) for rule, text in _call(op, graph, callees, circular))
 
 
-def _call(op: Op, graph: Graph, callees: Mapping[str, Graph] | None) -> Iterator[tuple[str, str]]:
+def _call(op: Op, graph: Graph, callees: Mapping[str, Graph] | None, circular: set[str]) -> Iterator[tuple[str, str]]:
     attrs = dict(op.attrs)
     if not isinstance(attrs.get("callee"), str) or not op.callee:
         yield "call-attributes", "a call must name its graph: call @NAME(...)"
@@ -37,7 +41,7 @@ def _call(op: Op, graph: Graph, callees: Mapping[str, Graph] | None) -> Iterator
     callee = callees.get(op.callee)
     if callee is None:
         yield "unknown-graph", f"there is no graph @{op.callee} to call"
-    elif _reaches(callee, graph.name, callees):
+    elif callee.name in circular:
         yield "recursive-call", f"@{graph.name} calls @{callee.name}, which leads back to it"
     else:
         yield from _signature(op, graph, callee)
@@ -67,10 +71,10 @@ def _signature(op: Op, graph: Graph, callee: Graph) -> Iterator[tuple[str, str]]
             yield "call-results", f"@{callee.name} yields {value} as {type_}, not {value.type}"
 
 
-def _reaches(start: Graph, target: str, callees: Mapping[str, Graph]) -> bool:
-    """Whether calls lead from ``start`` to the graph called ``target``."""
+def _reaches(start: str, target: str, callees: Mapping[str, Graph]) -> bool:
+    """Whether calls lead from the graph called ``start`` to the one called ``target``."""
     seen: set[str] = set()
-    waiting = [start.name]
+    waiting = [start]
     while waiting:
         name = waiting.pop()
         if name == target:
