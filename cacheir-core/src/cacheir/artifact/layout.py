@@ -60,6 +60,8 @@ def inside(folder: Path, name: str) -> Path:
 def read_bytes(folder: Path, name: str) -> bytes:
     """The content of the file ``name``. ArtifactDamagedError where it is missing, too large or no plain file."""
     path = inside(folder, name)
+    if path.exists() and not path.is_file():
+        raise ArtifactDamagedError(f"{folder}: {name} is no plain file")
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_TEXT + 1)

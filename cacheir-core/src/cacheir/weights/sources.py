@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cacheir.errors import MalformedModelError, ModelError
+from cacheir.errors import MalformedModelError, ModelError, UsageError
 from cacheir.ir.dtypes import dtype_bytes, is_dtype, numpy_dtype
 from cacheir.models.imported import WeightSource
 from cacheir.plugins.compiler_records import QuantFormatSpec
@@ -36,13 +38,19 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         """Raises MalformedModelError for a file that is missing or cannot be read."""
         self.path = path
+        # Without waiting: opening a named pipe would wait for a writer for ever.
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115  open as long as the model is
+            self._descriptor = os.open(path, flags)
         except OSError as error:
             raise MalformedModelError(
                 f"{path}: cannot be opened: {error.strerror or error}",
                 hint="the weights of a linked artifact lie with the model; put it back or compile again",
             ) from error
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            self._closing()
+            raise MalformedModelError(f"{path}: is no file that weights could lie in")
         self.identity = self._now()
         self._map: mmap.mmap | None = None
         self._lock = threading.Lock()
@@ -56,9 +64,12 @@ class TensorFile:
         """The bytes in pieces, read and not mapped: no page of the file stays with the process."""
         self._check(offset, nbytes)
         while nbytes:
-            with self._lock:
-                self._file.seek(offset)
-                piece = self._file.read(min(nbytes, CHUNK_BYTES))
+            try:
+                with self._lock:
+                    os.lseek(self._descriptor, offset, os.SEEK_SET)
+                    piece = os.read(self._descriptor, min(nbytes, CHUNK_BYTES))
+            except OSError as error:
+                raise MalformedModelError(f"{self.path}: cannot be read at {offset}: {error.strerror}") from error
             if not piece:
                 raise MalformedModelError(f"{self.path}: ends at {offset}, while {nbytes} more bytes were expected")
             yield piece
@@ -73,7 +84,7 @@ class TensorFile:
             return np.empty(0, np.uint8)
         with self._lock:
             if self._map is None:
-                self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         return np.frombuffer(self._map, np.uint8, nbytes, offset)
 
     def release(self) -> None:
@@ -83,10 +94,12 @@ class TensorFile:
 
     def close(self) -> None:
         """Close the file. Arrays over the map stay valid: the map goes with the last of them."""
-        self._file.close()
+        self._closing()
         self._map = None
 
     def _check(self, offset: int, nbytes: int) -> None:
+        if not self._closing.alive:
+            raise UsageError(f"{self.path}: was closed, and weights are still asked for")
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise MalformedModelError(
                 f"{self.path}: bytes {offset} to {offset + nbytes} are not in the file, which has {self.nbytes}"
@@ -97,7 +110,7 @@ class TensorFile:
             )
 
     def _now(self) -> tuple[int, int, int, int]:
-        status = os.fstat(self._file.fileno())
+        status = os.fstat(self._descriptor)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
