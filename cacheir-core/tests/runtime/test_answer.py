@@ -99,6 +99,13 @@ def test_case_b28_a_stop_of_four_tokens(fake):
     assert all("�" not in piece.text for piece in pieces[:-1])
 
 
+def test_text_held_back_for_a_stop_comes_before_the_open_character(fake):
+    pieces, _, _ = scripted(fake, [*b"ab", 0xF0, *b"c"], stop="b😀", max_tokens=3)
+    assert "".join(piece.text for piece in pieces) == "ab�"
+    pieces, _, _ = scripted(fake, [*b"ab", 0xF0, *b"c"], stop="b�", max_tokens=3)
+    assert "".join(piece.text for piece in pieces) == "a"
+
+
 def test_stats_add_up(fake):
     _, stats, _ = scripted(fake, list(range(65, 91)), max_tokens=20)
     assert (stats.prompt_tokens, stats.cached_tokens, stats.sampled_tokens, stats.decode_tokens) == (1, 0, 20, 19)
