@@ -26,8 +26,8 @@ demo: $(VENV)/demo-ready  ## set up, then stream an answer of SmolLM2-135M-Instr
 test: dev  ## set up, then run all tests
 	$(SAY) "Tests 1/3: each package alone, in its own virtual environment"
 	$(BIN)/nox -s tests
-	$(SAY) "Tests 2/3: the example plugin beside cacheir-core and nothing else, and what start-up costs"
-	$(BIN)/nox -s examples startup
+	$(SAY) "Tests 2/3: the example plugin beside cacheir-core and nothing else"
+	$(BIN)/nox -s examples
 	$(SAY) "Tests 3/3: what no package can test by itself"
 	$(BIN)/python -m pytest -q -m "not slow" tests
 

@@ -119,15 +119,8 @@ def examples(session: nox.Session, example: str) -> None:
     session.run("python", str(ROOT / ".ci" / "check_example.py"), example.removeprefix("cacheir-"))
 
 
-@nox.session
-def startup(session: nox.Session) -> None:
-    """What `cacheir --help` imports and costs, with every package installed."""
-    session.install("-q", *CONSTRAINTS, "pytest", *(wheel(name) for name in PACKAGES))
-    session.run("pytest", "-q", "tests/startup", *session.posargs)
-
-
 @nox.session(python=False)
 def ci(session: nox.Session) -> None:
     """Everything above but `lowest`."""
-    for name in ("lint", "types", "tests", "wheels", "metapackage", "examples", "startup"):
+    for name in ("lint", "types", "tests", "wheels", "metapackage", "examples"):
         session.notify(name)

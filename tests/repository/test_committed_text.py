@@ -40,8 +40,13 @@ def test_no_registry_host_and_no_path_of_a_machine(committed_files: list[Path], 
     assert not bad
 
 
+# A recorded answer is kept as the program that made it wrote it.
+RECORDED = ("golden", "raw")
+
+
 def asks_an_index(text: str) -> list[str]:
     """The words of install commands in ``text`` that an index would be asked for under a name of this tree."""
+    text = "\n".join(line for line in text.splitlines() if " not in " not in line)  # a test that forbids one
     return [word for match in INSTALL.finditer(text) for word in match["words"].split() if SIBLING.fullmatch(word)]
 
 
@@ -68,6 +73,6 @@ def test_text_files_end_their_lines_one_way(committed_files: list[Path], root: P
     bad = [
         str(path.relative_to(root))
         for path, text in texts(committed_files)
-        if text and ("\r" in text or not text.endswith("\n"))
+        if text and ("\r" in text or not text.endswith("\n")) and not set(path.parts) & set(RECORDED)
     ]
     assert not bad

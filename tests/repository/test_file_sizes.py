@@ -28,8 +28,8 @@ def test_the_first_line_is_a_docstring_sentence(source_files: list[Path], root: 
 
 
 def is_sentence(line: str) -> bool:
-    """Whether a line opens a docstring and ends a sentence in it."""
-    return line.startswith('"""') and line[3:4].isalpha() and line.removesuffix('"""').endswith((".", "?"))
+    """Whether a line opens a docstring and says something whole: a sentence, or the head of a list."""
+    return re.match(r'"""(``|[A-Za-z]).*[.?:](\s|"|$)', line) is not None
 
 
 def test_no_file_name_hides_what_is_in_it(source_files: list[Path], root: Path) -> None:
