@@ -67,7 +67,8 @@ class HeadRunner:
                 continue
             spans = [staged.head_spans[i] for i in chosen]
             picked = np.concatenate([rows[span] for span in spans])
-            result = self._compute(step.mode, head, picked, [step.rows[i] for i in chosen], slots, call)
+            owners = [step.rows[i] for i, span in zip(chosen, spans) for _ in range(span.stop - span.start)]
+            result = self._compute(step.mode, head, picked, owners, slots, call)
             start = 0
             for index, span in zip(chosen, spans):
                 stop = start + span.stop - span.start
@@ -84,12 +85,18 @@ class HeadRunner:
         slots: Slots,
         call: Callable[[Sequence[BoundLaunch]], None],
     ) -> NDArray[Any]:
-        bound = self._bind(mode, head, len(picked))
-        given = {"rows": picked, **(_sampling_inputs(rows, slots, bound.inputs) if head == "head.sampled" else {})}
-        for name, array in bound.inputs.items():
-            array[...] = given[name]
-        call(bound.launches)
-        result: NDArray[Any] = bound.output.copy()
+        """picked [R, H], the row of the step that each belongs to -> what ``head`` yields, [R, ...]."""
+        most = next(high for name, _, high in self._program.modules[mode].graph(head).dims if name == "R")
+        parts = []
+        for start in range(0, len(picked), most):
+            part, owners = picked[start : start + most], rows[start : start + most]
+            bound = self._bind(mode, head, len(part))
+            given = {"rows": part, **(_sampling_inputs(owners, slots, bound.inputs) if head == "head.sampled" else {})}
+            for name, array in bound.inputs.items():
+                array[...] = given[name]
+            call(bound.launches)
+            parts.append(bound.output.copy())
+        result: NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return result
 
     def _bind(self, mode: str, head: str, count: int) -> _BoundHead:

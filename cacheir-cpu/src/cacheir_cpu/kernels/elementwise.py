@@ -9,8 +9,8 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
 
-def embedding(tokens: I32, table: F32, *, out: F32) -> None:
-    """tokens [T], table [V, H] -> out [T, H]."""
+def embedding(tokens: I32, table: F32, *, dtype: str, out: F32) -> None:
+    """tokens [T], table [V, H] -> out [T, H]; ``dtype`` is f32, others are refused."""
     np.take(table, tokens, axis=0, out=out, mode="clip")
 
 

@@ -23,6 +23,12 @@ def multiply(op: Op) -> str | None:
     return _all_f32(op)
 
 
+def embedding(op: Op) -> str | None:
+    """Float32 rows alone."""
+    dtype = op.attr("dtype", "f32")
+    return None if dtype == "f32" else f"it is asked for {dtype} rows, not f32"
+
+
 def rope(op: Op) -> str | None:
     """[T, N, D] alone: the tables are broadcast over the heads."""
     x = op.operands[0].type

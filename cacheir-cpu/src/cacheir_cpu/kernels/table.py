@@ -64,5 +64,5 @@ def numpy_kernels() -> Iterator[KernelSpec]:
         )
 
 
-_REFUSALS = frozenset({"add", "multiply", "rope"})
+_REFUSALS = frozenset({"add", "embedding", "multiply", "rope"})
 _IN_PLACE = frozenset({"add", "multiply", "silu", "swiglu"})
