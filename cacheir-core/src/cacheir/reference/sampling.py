@@ -101,12 +101,7 @@ def survivors(z: F32, *, top_k: int, top_p: float, min_p: float) -> NDArray[np.i
     if 0 < top_k < len(ids):
         ids = _largest(z, ids, top_k)
     if top_p < 1:
-        order = ids[np.argsort(-z[ids], kind="stable")]
-        weight = np.exp(z[order].astype(np.float64))
-        reached = np.cumsum(weight)
-        keep = reached - weight < top_p * reached[-1]
-        keep[0] = True
-        ids = np.sort(order[keep])
+        ids = _fewest_that_reach(z, ids, max(top_p, 0.0))
     if min_p > 0:
         # 1 is the largest weight, so at least one token stays.
         ids = ids[np.exp(z[ids].astype(np.float64)) >= min(min_p, 1.0)]
@@ -124,6 +119,18 @@ def allowed_tokens(mask: NDArray[np.uint32], vocabulary: int) -> NDArray[np.bool
     """The truth values [V] of a packed mask [ceil(V / 32)]: bit v % 32 of word v // 32 is token v."""
     little: NDArray[Any] = np.ascontiguousarray(mask).astype("<u4", copy=False).view(np.uint8)
     return np.unpackbits(little, count=vocabulary, bitorder="little").astype(np.bool_)
+
+
+def _fewest_that_reach(z: F32, ids: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    weight = np.exp(z[ids].astype(np.float64))
+    total = weight.sum()
+    # Together, tokens below this weight have less than what may be left out: none of them can be needed, nor be sorted.
+    likely = ids[weight >= (1 - share) * total / len(ids)]
+    order = likely[np.argsort(-z[likely], kind="stable")]
+    weight = np.exp(z[order].astype(np.float64))
+    keep = np.cumsum(weight) - weight < share * total
+    keep[0] = True
+    return np.sort(order[keep])
 
 
 def _largest(z: F32, ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -48,6 +48,9 @@ def paged_attention_prefill(op: Op) -> Graph:
     keys = composer.reshape(composer.transpose(k, 0, 2, 3, 1), batch, kv_heads, 1, head_dim, keys_size)
     values = composer.reshape(composer.transpose(v, 0, 2, 1, 3), batch, kv_heads, 1, keys_size, head_dim)
     out = _attend(composer, group, keys, values, mask)
+    # Not a sum alone: 0 times another row's NaN would be NaN.
+    own = composer.reshape(own, batch, 1, 1, tokens, 1)
+    out = composer.emit("select", own, out, composer.constant(dtype_of(out), 0.0))
     out = composer.emit("reduce", out, kind="sum", axes=(0,))
     merged = composer.reshape(composer.transpose(out, 2, 0, 1, 3), tokens, heads, head_dim)
     return composer.graph(composer.cast(merged, dtype_of(q)))
