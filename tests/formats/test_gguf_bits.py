@@ -1,0 +1,51 @@
+"""The classic block formats hold the bits of the gguf package: unpacking of any bytes, packing of any numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize, quantize
+
+from cacheir.formats.quant_array import QuantArray
+from cacheir.formats.table import core_formats
+
+FORMATS = core_formats()
+# gguf neither packs nor unpacks q8_1, and its table still has the 40 bytes of a block with f32 scales, which ggml gave
+# up for f16 ones (36 bytes) in 2023; core's own tests hold that layout.
+BOTH = [name for name in FORMATS if name != "q8_1"]
+
+
+def kind(name: str) -> GGMLQuantizationType:
+    return GGMLQuantizationType[name.upper()]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_block_sizes(name: str) -> None:
+    assert GGML_QUANT_SIZES[kind(name)] == (FORMATS[name].block, FORMATS[name].block_bytes)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_unpacking_any_bytes(name: str) -> None:
+    """Random bytes: scales and minima take every kind of f16, NaN, infinity and subnormal numbers among them."""
+    rng = np.random.default_rng(2024)
+    raw = rng.integers(0, 256, (2000, 3 * FORMATS[name].block_bytes), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        expected = dequantize(raw, kind(name))
+        found = QuantArray(raw, FORMATS[name], (2000, 96)).dense()
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    assert np.isnan(expected).any()
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_packing_any_numbers(name: str) -> None:
+    rng = np.random.default_rng(7)
+    values = rng.standard_normal((400, 96)).astype(np.float32)
+    values *= np.float32(10) ** rng.integers(-9, 4, (400, 1)).astype(np.float32)
+    values[::7] = np.round(values[::7])  # halves, ties for the element farthest from 0
+    values[3] = 0
+    values[4] = 2.5
+    values[5, :32] = -np.arange(32)
+    expected = quantize(values, kind(name))
+    np.testing.assert_array_equal(QuantArray.quantize(values, FORMATS[name]).blocks, expected)
