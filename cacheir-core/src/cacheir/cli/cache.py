@@ -8,7 +8,7 @@ import typer
 
 from cacheir import settings
 from cacheir.artifact import cache as program_cache
-from cacheir.cli.output import print_json, print_table
+from cacheir.cli.output import print_json, print_table, size_text
 from cacheir.errors import UsageError
 
 app = typer.Typer(
@@ -32,13 +32,13 @@ def list_entries(as_json: bool = _JSON) -> None:
         now = time.time()
         print_table(
             ("KEY", "MODEL", "TARGET", "CORE", "SIZE", "USED", "FAULT"),
-            [(e.key[:16], e.model, e.target, e.core, _size(e.nbytes), _ago(now - e.used), e.fault) for e in entries],
+            [(e.key[:16], e.model, e.target, e.core, size_text(e.nbytes), _ago(now - e.used), e.fault) for e in entries],
             right=("SIZE",),
         )
         print()
     total = sum(entry.nbytes for entry in entries) + beside
     word = "program" if len(entries) == 1 else "programs"
-    print(f"{len(entries)} {word}, {_size(total)} of {_size(limit)}, in {folder}")
+    print(f"{len(entries)} {word}, {size_text(total)} of {size_text(limit)}, in {folder}")
 
 
 @app.command("clear")
@@ -55,15 +55,7 @@ def clear(
     if as_json:
         print_json({"format": 1, "removed": [entry.key for entry in removed], "bytes": nbytes})
         return
-    print(f"removed {len(removed)} {'program' if len(removed) == 1 else 'programs'}, {_size(nbytes)}")
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} GB"
+    print(f"removed {len(removed)} {'program' if len(removed) == 1 else 'programs'}, {size_text(nbytes)}")
 
 
 def _ago(seconds: float) -> str:

@@ -76,5 +76,14 @@ def progress(doing: str, stream: TextIO | None = None) -> Iterator[None]:
     print(f"{doing}: {seconds:.1f} s" if alone else f" {seconds:.1f} s", file=out, flush=True)
 
 
+def size_text(nbytes: float) -> str:
+    """A size for people, in units of 1000: ``12.6 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} GB"
+
+
 def _cell(value: object) -> str:
     return " ".join(str(value).split("\n"))
