@@ -120,7 +120,7 @@ def new(
     made = write_plugin(kind, name, folder)
     print(f"wrote {made}")
     print("try it:")
-    for command in (f"pip install -e {made}", f"cacheir plugins doctor {name}", f"pytest {made}/tests"):
+    for command in (f"pip install --no-deps -e {made}", f"cacheir plugins doctor {name}", f"pytest {made}/tests"):
         print(f"  {command}")
 
 

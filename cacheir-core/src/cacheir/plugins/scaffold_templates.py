@@ -34,7 +34,7 @@ README = """\
 
 A CacheIR plugin that adds the $kind `$name`.
 
-    pip install -e .
+    pip install --no-deps -e .
     cacheir plugins doctor $name
     pytest tests
 """

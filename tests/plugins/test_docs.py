@@ -1,0 +1,79 @@
+"""docs/hooks.md has every hook with its exact arguments, and docs/writing-a-plugin.md quotes the example as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cacheir.plugins.check_module import arguments, hook_specs
+from cacheir.plugins.kinds import KINDS
+from cacheir.plugins.markers import HOOK_API
+from cacheir.plugins.ref import resolve
+from cacheir.settings import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+HOOKS = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "writing-a-plugin.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "plugins-example" / "cacheir-drop-reshape"
+
+
+def sections() -> dict[str, str]:
+    """Heading -> text of each section about a hook, in order."""
+    parts = re.split(r"^## (cacheir_.*)$", HOOKS, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2]))
+
+
+def test_one_heading_for_each_hook_with_its_arguments_in_order() -> None:
+    expected = [f"{name}({', '.join(arguments(function))})" for name, function in hook_specs().items()]
+    assert list(sections()) == expected
+
+
+def test_level_and_since_of_each_hook() -> None:
+    for (name, function), text in zip(hook_specs().items(), sections().values()):
+        since = ".".join(map(str, function.cacheir_since))  # type: ignore[attr-defined]
+        line = f"Level: {function.cacheir_level}. Since: {since}."  # type: ignore[attr-defined]
+        assert text.strip().startswith(line), name
+
+
+def test_the_record_of_each_register_hook_is_named() -> None:
+    for kind in KINDS:
+        text = sections()[f"{kind.hook_name}()"]
+        assert re.search(rf"`(cacheir\.ir\.)?{resolve(kind.record).__name__}` records", text), kind.hook_name
+
+
+def test_the_version_is_named() -> None:
+    assert f"The hook API is\n{HOOK_API[0]}.{HOOK_API[1]}," in HOOKS
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of the tutorial in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TUTORIAL, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_tutorial_quotes_the_example() -> None:
+    project, module = EXAMPLE / "pyproject.toml", EXAMPLE / "src" / "cacheir_drop_reshape.py"
+    tests, case = EXAMPLE / "tests" / "test_drop_reshape.py", EXAMPLE / "tests" / "cases" / "one.before.cir"
+    assert blocks("toml") == [project.read_text(encoding="utf-8")]
+    # Step 2 shows the module on its way; steps 3 and 4 end with the files as they are.
+    draft, *whole = blocks("python")
+    assert whole == [module.read_text(encoding="utf-8"), tests.read_text(encoding="utf-8")]
+    assert blocks("cir") == [case.read_text(encoding="utf-8")]
+    compile(draft, "step 2", "exec")
+
+
+def test_the_drafts_of_the_tutorial_are_the_example_with_less_in_it() -> None:
+    draft, whole, _ = blocks("python")
+    kept = [line for line in draft.splitlines() if line.strip() and line.strip() != "return graph"]
+    remaining = iter(whole.splitlines())
+    assert all(line in remaining for line in kept), "step 2 has a line that step 3 does not have"
+
+
+def test_the_example_is_as_small_as_it_says() -> None:
+    module = (EXAMPLE / "src" / "cacheir_drop_reshape.py").read_text(encoding="utf-8")
+    assert len(module.splitlines()) <= 26
+    assert len([line for line in (EXAMPLE / "pyproject.toml").read_text().splitlines() if line]) <= 16
+
+
+def test_variables_of_the_tutorial_are_variables() -> None:
+    named = set(re.findall(r"\bCACHEIR_[A-Z_]+\b", TUTORIAL + HOOKS)) - {"CACHEIR_HOOK_API"}
+    assert named <= {setting.name for setting in SETTINGS}
