@@ -32,7 +32,10 @@ def list_entries(as_json: bool = _JSON) -> None:
         now = time.time()
         print_table(
             ("KEY", "MODEL", "TARGET", "CORE", "SIZE", "USED", "FAULT"),
-            [(e.key[:16], e.model, e.target, e.core, size_text(e.nbytes), _ago(now - e.used), e.fault) for e in entries],
+            [
+                (e.key[:16], e.model, e.target, e.core, size_text(e.nbytes), _ago(now - e.used), e.fault)
+                for e in entries
+            ],
             right=("SIZE",),
         )
         print()
