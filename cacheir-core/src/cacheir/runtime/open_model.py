@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
+from cacheir.ir.types import KVType
 from cacheir.models.imported import GenerationDefaults
 from cacheir.runtime.encode import PromptEncoder
 from cacheir.runtime.executor import Executor
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # A longer prompt runs in parts, so that other requests get a turn in between and buffers stay small.
 CHUNK_TOKENS = 512
+# Several sessions of a model with a short context.
+LEAST_KV_TOKENS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class OpenModel:
     tokenizer: Tokenizer
     encoder: PromptEncoder
     limits: RequestLimits
+    kv_groups: tuple[KVType, ...]  # the program's, with the storage format in force
 
     @property
     def generation(self) -> GenerationDefaults:
@@ -50,19 +54,24 @@ def open_model(
     page_tokens: int = 16,
     kv_tokens: int = 0,
     chunk_tokens: int = CHUNK_TOKENS,
+    kv_dtype: str = "",
 ) -> OpenModel:
     """Opens the pools of ``executor``, which has loaded ``program``, and joins the parts.
 
-    ``kv_tokens`` is how many positions the pools hold, for all sessions together; 0 means two full contexts.
+    ``kv_tokens`` is how many positions the pools hold, for all sessions together; 0 means one full context, and no
+    fewer than ``LEAST_KV_TOKENS``. ``kv_dtype`` is the storage format that the executor was opened with, "" for the
+    program's.
     """
     capabilities = executor.capabilities()
     if capabilities.page_tokens and page_tokens not in capabilities.page_tokens:
         allowed = ", ".join(map(str, capabilities.page_tokens))
         raise UsageError(f"the executor has no pages of {page_tokens} tokens", hint=f"it takes {allowed}")
-    for name, value in (("page_tokens", page_tokens), ("chunk_tokens", chunk_tokens)):
-        if value < 1:
-            raise UsageError(f"{name} must be at least 1, not {value}")
-    page_counts = [pages_for(kv_tokens or 2 * program.max_seq, page_tokens)] * len(program.groups)
+    if page_tokens < 1 or chunk_tokens < 1 or kv_tokens < 0:
+        raise UsageError(
+            f"page_tokens and chunk_tokens must be at least 1 and kv_tokens at least 0, not {page_tokens}, "
+            f"{chunk_tokens} and {kv_tokens}"
+        )
+    page_counts = [pages_for(kv_tokens or max(program.max_seq, LEAST_KV_TOKENS), page_tokens)] * len(program.groups)
     executor.open_pools(page_counts)
     kv = KVSpace(executor, page_counts, page_tokens)
     vocab_size = _vocab_size(program, tokenizer)
@@ -79,6 +88,7 @@ def open_model(
         runner=Runner(executor, kv, step_limits, mask=known_ids_mask(known, vocab_size)),
         tokenizer=known,
         encoder=PromptEncoder(known, program.generation),
+        kv_groups=tuple(replace(kind, dtype=kv_dtype or kind.dtype) for kind in program.groups),
         limits=RequestLimits(
             max_seq=min(program.max_seq, kv.capacity_tokens) if program.groups else program.max_seq,
             vocab_size=vocab_size,

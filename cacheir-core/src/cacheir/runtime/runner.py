@@ -64,11 +64,14 @@ class Runner:
         self._mask = mask
         self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
         self._may_run_ahead = capabilities.run_ahead and self._samples
+        self._closed = False
         self._lock = threading.RLock()
 
     def step(self, work: Sequence[Work]) -> list[Outcome]:
         """One step for ``work``, in its order; a sequence that had to wait has an empty outcome."""
         with self._lock:
+            if self._closed:
+                raise UsageError("the model is closed")
             plan = plan_step([self._wish(item) for item in work], self.limits)
             if plan.ahead > 1:
                 plan = self._within_free_pages(work, plan)
@@ -81,6 +84,13 @@ class Runner:
             for part, outcome in zip(plan.parts, by_part):
                 _apply(work[part.index].sequence, part, outcome)
             return outcomes
+
+    def close(self) -> None:
+        """Takes no more steps, and closes the executor once the step under way is done."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._executor.close()
 
     def release(self, sequence: TokenSequence, length: int = 0) -> None:
         """Cuts ``sequence`` to ``length`` tokens and gives the pages behind them back."""

@@ -64,11 +64,11 @@ class Session:
     @property
     def cache(self) -> CacheStats:
         """What the session's keys and values take now."""
-        program, kv = self._model.program, self._model.runner.kv
+        groups, layers, kv = self._model.kv_groups, self._model.program.group_layers, self._model.runner.kv
         tables = self._sequence.tables
         shared = [sum(pool.holders(page) > 1 for page in table) for pool, table in zip(kv.pools, tables)]
         pages = [len(table) for table in tables]
-        return cache_stats(program.groups, program.group_layers, pages, shared, self._sequence.cached, kv.page_tokens)
+        return cache_stats(groups, layers, pages, shared, self._sequence.cached, kv.page_tokens)
 
     def append(self, ids: Sequence[int]) -> None:
         """Adds tokens; ``RequestError`` for an id the model does not have, ``RequestTooLong`` where they do not fit."""

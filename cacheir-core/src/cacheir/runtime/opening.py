@@ -1,0 +1,129 @@
+"""From what a user names (an artifact, a model folder, a file, a named model) to an open model on a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacheir.errors import CacheIRError, PluginError, UsageError
+from cacheir.plugins.ref import resolve
+from cacheir.runtime.backend_choice import BackendChoice, choose_backend
+from cacheir.runtime.executor import Executor, ExecutorOptions
+from cacheir.runtime.open_model import OpenModel, open_model
+from cacheir.runtime.tokenizer import Tokenizer
+from cacheir.runtime.usable_cores import usable_cores
+
+if TYPE_CHECKING:
+    from cacheir.artifact.artifact import Artifact
+    from cacheir.artifact.card import Card, CompileOptions
+    from cacheir.plugins.installation import Installation
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions:
+    """How a model is opened. ``compile`` counts where it has to be compiled; its target is the backend's name.
+
+    ``kv_tokens`` 0 means one full context, and no fewer than 8192 positions.
+    """
+
+    backend: str = "auto"
+    compile: CompileOptions | None = None
+    executor: ExecutorOptions = field(default_factory=ExecutorOptions)
+    kv_tokens: int = 0
+    chunk_tokens: int = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """An open model, the artifact behind it and how its backend was chosen."""
+
+    model: OpenModel
+    artifact: Artifact
+    backend_choice: BackendChoice
+
+
+def open_anything(
+    model: str | Path | Artifact, options: OpenOptions, installation: Installation, progress: Progress
+) -> Opened:
+    """Compiles where it must, loads, and opens the pools. Everything that was opened is closed again on an error."""
+    artifact, choice = _artifact(model, options, installation, progress)
+    backend = installation.backends[artifact.program.backend]
+    executor_options = replace(
+        options.executor,
+        threads=options.executor.threads or usable_cores(),
+        batch_invariant=artifact.card.options.batch_invariant,
+    )
+    executor: Executor = resolve(backend.executor)(executor_options)
+    try:
+        progress(f"loading the weights on {backend.name}")
+        executor.load(artifact.program, artifact.open_weights())
+        opened = open_model(
+            artifact.program,
+            executor,
+            load_tokenizer(artifact, installation),
+            page_tokens=executor_options.page_tokens,
+            kv_tokens=options.kv_tokens,
+            chunk_tokens=options.chunk_tokens,
+            kv_dtype=executor_options.kv_dtype,
+        )
+    except BaseException:
+        executor.close()
+        raise
+    return Opened(model=opened, artifact=artifact, backend_choice=choice)
+
+
+def load_tokenizer(artifact: Artifact, installation: Installation) -> Tokenizer | None:
+    """The program's tokenizer, None where its model came without one."""
+    source = artifact.program.tokenizer
+    if source is None:
+        return None
+    spec = installation.tokenizers[source.kind]
+    try:
+        tokenizer: Tokenizer = resolve(spec.load)(source)
+    except CacheIRError:
+        raise
+    except Exception as error:
+        raise PluginError(f"tokenizer {spec.name!r} raised {type(error).__name__}: {error}") from error
+    return tokenizer
+
+
+def _artifact(
+    model: Any, options: OpenOptions, installation: Installation, progress: Progress
+) -> tuple[Artifact, BackendChoice]:
+    from cacheir.artifact import layout
+    from cacheir.artifact.artifact import Artifact
+    from cacheir.artifact.card import CompileOptions
+    from cacheir.artifact.read import read_card
+    from cacheir.compile import open_program
+    from cacheir.models.find_model import find_path
+
+    wanted = options.compile or CompileOptions()
+    if isinstance(model, Artifact):
+        card, path = model.card, model.path
+    else:
+        path = find_path(model, installation)
+        card = read_card(path) if layout.is_artifact(path) else None
+    if card is not None:
+        _check_artifact(card, path, wanted)
+    choice = choose_backend(installation, options.backend, demanded=card.backend if card else "")
+    if isinstance(model, Artifact):
+        return model, choice
+    wanted = replace(wanted, target=choice.name)
+    return open_program(path, wanted, installation=installation, progress=progress), choice
+
+
+def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
+    """What an artifact was compiled for cannot be changed by opening it."""
+    if wanted.batch_invariant and not card.options.batch_invariant:
+        raise UsageError(
+            f"{path} was not compiled batch-invariant", hint="compile the model again with --batch-invariant"
+        )
+    if wanted.max_seq and wanted.max_seq != card.max_seq:
+        raise UsageError(
+            f"{path} was compiled for {card.max_seq} positions, not {wanted.max_seq}",
+            hint=f"compile the model again with --max-seq {wanted.max_seq}",
+        )
