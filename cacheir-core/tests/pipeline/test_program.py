@@ -108,7 +108,7 @@ def test_records_tell_everything_in_order() -> None:
     assert step.name == "prefill-decode-specialization" and step.graph == ""
     assert "+  state %kv: kv<layers=2, heads=2, head_dim=8, f32>" in step.diff
     assert step.counts["kv_append"] == 1 and step.counts["grouped_query_attention"] == -1
-    assert step.notes == ("KV group 0: layers 0, 1; kv<layers=2, heads=2, head_dim=8, f32>",)
+    assert step.notes == ("KV group 0: layers 0-1; kv<layers=2, heads=2, head_dim=8, f32>",)
     passes = [place.name for place in result.order if place.chosen is not None]
     for record in result.records:
         assert record.name in passes or record is step or record.stage is Stage.PROGRAM

@@ -32,7 +32,7 @@ def dead_code(graph: Graph, context: PassContext) -> Graph:
         waiting += new
     weights = [weight for weight in graph.weights if weight.name in needed]
     if len(ops) == len(graph.ops) and len(weights) == len(graph.weights):
-        context.note(f"everything in @{graph.name} is needed")
+        context.note("everything is needed")
         return graph
     context.note(f"dropped {len(graph.ops) - len(ops)} ops and {len(graph.weights) - len(weights)} weights")
     return replace(graph, ops=tuple(reversed(ops)), weights=tuple(weights))

@@ -38,7 +38,7 @@ def fuse_add_norm(graph: Graph, context: PassContext) -> Graph:
             elif norms:
                 context.note(f"the terms of {op.result} have unlike shapes")
     if not matches:
-        context.note(f"no rms_norm of a sum in @{graph.name}")
+        context.note("no rms_norm of a sum")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         norm = matches.get(op.results[0].name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def fuse_head_argmax(graph: Graph, context: PassContext) -> Graph:
     """``argmax(linear(rows, head))`` -> ``head_argmax(rows, head)``."""
     if not any(op.name == "argmax" for op in graph.ops):
-        context.note(f"no argmax in @{graph.name}")
+        context.note("no argmax")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         if op.name != "argmax":

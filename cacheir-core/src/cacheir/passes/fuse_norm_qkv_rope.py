@@ -27,7 +27,7 @@ def fuse_norm_qkv_rope(graph: Graph, context: PassContext) -> Graph:
             else:
                 matches[op.results[0].name] = match
     if not any(op.name == "fused_qkv" for op in graph.ops):
-        context.note(f"no fused_qkv in @{graph.name}")
+        context.note("no fused_qkv")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         match = matches.get(op.results[0].name)
@@ -78,7 +78,7 @@ class _Finder:
 
     def match(self, op: Op) -> _Match | str:
         """The match around ``op``, or the sentence that says why there is none."""
-        here = f"around {op.results[0]} of @{self.graph.name}"
+        here = f"around {op.results[0]}"
         norm = self.producers.get(op.operands[0].name)
         if norm is None or norm.name != "rms_norm":
             return f"{here}: the input is not the result of rms_norm"

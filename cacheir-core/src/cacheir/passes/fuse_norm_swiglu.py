@@ -18,7 +18,7 @@ def fuse_norm_swiglu(graph: Graph, context: PassContext) -> Graph:
     Finds nothing where ``fuse-add-norm`` took the norm before: one norm cannot be fused both ways.
     """
     if not any(op.name == "fused_swiglu" for op in graph.ops):
-        context.note(f"no fused_swiglu in @{graph.name}")
+        context.note("no fused_swiglu")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         if op.name != "fused_swiglu":

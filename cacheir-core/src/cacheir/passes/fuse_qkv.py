@@ -24,7 +24,7 @@ def fuse_qkv(graph: Graph, context: PassContext) -> Graph:
     matches: dict[str, tuple[Op, Op, Op]] = {}
     attentions = [op for op in graph.ops if op.name == "grouped_query_attention"]
     if not attentions:
-        context.note(f"no attention in @{graph.name}")
+        context.note("no attention")
     for attention in attentions:
         parts, refusal = _projections(graph, attention)
         if parts is None:

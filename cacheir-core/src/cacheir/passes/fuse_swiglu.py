@@ -49,7 +49,7 @@ def fuse_swiglu(graph: Graph, context: PassContext) -> Graph:
 
     changed = context.rewrite(graph, rule)
     if changed is graph:
-        context.note(f"no product with a silu that nothing else reads in @{graph.name}")
+        context.note("no product with a silu that nothing else reads")
     return changed
 
 

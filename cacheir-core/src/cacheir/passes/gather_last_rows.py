@@ -18,7 +18,7 @@ _ROW_WISE = frozenset({"rms_norm", "linear", "silu", "cast", "fused_swiglu", "fu
 def gather_last_rows(graph: Graph, context: PassContext) -> Graph:
     """``gather_rows(rms_norm(x, w), rows)`` -> ``rms_norm(gather_rows(x, rows), w)``, for any row-wise op."""
     if not any(op.name == "gather_rows" for op in graph.ops):
-        context.note(f"no gather_rows in @{graph.name}")
+        context.note("no gather_rows")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         if op.name != "gather_rows":

@@ -31,6 +31,16 @@ class KVGroups:
         number = self.group_of(graph)
         return None if number is None else self.types[number]
 
+    def layers_text(self, number: int) -> str:
+        """The layers of group ``number`` as ranges: ``layers 0-3, 8``."""
+        ranges: list[list[int]] = []
+        for layer in self.layers[number]:
+            if ranges and ranges[-1][1] == layer - 1:
+                ranges[-1][1] = layer
+            else:
+                ranges.append([layer, layer])
+        return "layers " + ", ".join(f"{first}-{last}" if first < last else str(first) for first, last in ranges)
+
 
 def kv_groups(module: Module, kv_dtype: str = "f32") -> KVGroups:
     """The groups of a logical module, as its attention ops and the calls in main say. ``kv_dtype`` is how KV is stored.

@@ -209,8 +209,8 @@ class _Run:
                 diff=text_diff(str(logical), str(module), old=f"before {name}", new=f"after {name}"),
                 counts=op_counts(logical.graphs, module.graphs),
                 notes=tuple(
-                    f"KV group {number}: layers {', '.join(map(str, layers))}; {kv_type}"
-                    for number, (kv_type, layers) in enumerate(zip(groups.types, groups.layers))
+                    f"KV group {number}: {groups.layers_text(number)}; {kv_type}"
+                    for number, kv_type in enumerate(groups.types)
                 ),
             ),
             logical,
