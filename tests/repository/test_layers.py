@@ -21,8 +21,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("pipeline",),
     ("schedule", "weights"),
     ("artifact",),
+    ("compile",),
     ("runtime",),
-    ("compile", "builtin"),
+    ("builtin",),
     ("bench", "cli", "testing", "exporters"),
 )
 LEAVES = frozenset(ROWS[-1])

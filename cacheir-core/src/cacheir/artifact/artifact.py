@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cacheir import settings
 from cacheir.artifact.card import Card
 from cacheir.artifact.lock import Lock, learn_content
 from cacheir.artifact.pass_files import read_records
@@ -45,8 +46,8 @@ class Artifact:
     def open_weights(self, cache: Path | None = None) -> WeightStore:
         """The weights; files are opened when they are first asked for.
 
-        ``cache`` is the folder where content hashes are remembered; the hash also goes into the lock of an artifact
-        that names its model.
+        ``cache`` is the folder where content hashes are remembered, the one of the settings without it; the hash also
+        goes into the lock of an artifact that names its model.
         """
 
         def learn(content: str) -> None:
@@ -54,4 +55,10 @@ class Artifact:
 
         teach = self.has_location and not self.lock.content
         on_content = learn if teach else None
-        return open_weights(self.program, self.weights_root, self.formats, cache=cache, on_content=on_content)
+        return open_weights(
+            self.program,
+            self.weights_root,
+            self.formats,
+            cache=cache or settings.cache_dir(),
+            on_content=on_content,
+        )
