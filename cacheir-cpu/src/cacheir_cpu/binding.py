@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -53,18 +53,24 @@ def bind(launches: Sequence[Launch], around: Surroundings) -> list[BoundLaunch]:
     return [_bind_one(launch, around) for launch in launches]
 
 
-def prepare(launches: Sequence[Launch], rows: int, kernels: Mapping[str, KernelSpec], residents: Residents) -> None:
-    """Make the resident weights that ``launches`` read in a step of ``rows`` rows, so that no step pays for them."""
+def wanted_weights(
+    launches: Sequence[Launch], rows: int, kernels: Mapping[str, KernelSpec]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(layout, recipes) of the resident weights that ``launches`` read in a step of ``rows`` rows."""
     for launch in launches:
-        spec = kernels.get(launch.choice(rows).kernel)
-        _operands(launch, spec, residents, lambda place: None)
+        for part in _joined(launch, kernels.get(launch.choice(rows).kernel)):
+            if not isinstance(part, Place):
+                yield part
 
 
 def _bind_one(launch: Launch, around: Surroundings) -> BoundLaunch:
     kernel = launch.choice(around.rows).kernel
     sizes = {name: size.evaluate(around.sizes) for name, size in launch.sizes.items()}
     spec = around.kernels.get(kernel)
-    operands = _operands(launch, spec, around.residents, lambda place: _view(place, sizes, around))
+    operands = [
+        _view(part, sizes, around) if isinstance(part, Place) else around.residents.get(*part)
+        for part in _joined(launch, spec)
+    ]
     outs = tuple(_view(place, sizes, around) for place in launch.writes)
     if spec is None:
         return BoundLaunch(launch, kernel, partial(_run_meaning, around.by_meaning, launch, operands, outs, sizes))
@@ -77,25 +83,21 @@ def _bind_one(launch: Launch, around: Surroundings) -> BoundLaunch:
     return BoundLaunch(launch, kernel, partial(function, *operands, out=outs[0] if len(outs) == 1 else outs, **attrs))
 
 
-def _operands(launch: Launch, spec: KernelSpec | None, residents: Residents, view: Callable[[Place], Any]) -> list[Any]:
-    """The arrays of the operands; weights joined where the kernel wants them as one matrix."""
+def _joined(launch: Launch, spec: KernelSpec | None) -> Iterator[Place | tuple[str, tuple[str, ...]]]:
+    """The kernel's operands in order: a place, or the layout and recipes of weights joined as the kernel wants them."""
     layouts = spec.layouts if spec else ()
-    operands: list[Any] = []
     index = 0
     while index < len(launch.reads):
-        place = launch.reads[index]
-        layout = layouts[index] if index < len(layouts) else ""
+        first, place = index, launch.reads[index]
+        index += 1
         if place.kind != "weight":
-            operands.append(view(place))
-            index += 1
+            yield place
             continue
         recipes = [place.name]
-        index += 1
-        while index < len(launch.reads) and index < len(layouts) and layouts[index] == "+":
+        while index < min(len(launch.reads), len(layouts)) and layouts[index] == "+":
             recipes.append(launch.reads[index].name)
             index += 1
-        operands.append(residents.get(layout, recipes))
-    return operands
+        yield (layouts[first] if first < len(layouts) else "", tuple(recipes))
 
 
 def _view(place: Place, sizes: Mapping[str, int], around: Surroundings) -> Any:

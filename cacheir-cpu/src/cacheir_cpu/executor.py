@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from cacheir.runtime.executor import (
 )
 from cacheir.schedule.program import Program
 from cacheir.weights.store import WeightStore
-from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, prepare
+from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cpu.heads import HEADS, HeadRunner
 from cacheir_cpu.launches import Launch, flatten
 from cacheir_cpu.pool import FORMATS, Pool
@@ -76,10 +76,7 @@ class NumpyExecutor:
         self._main = {mode: flatten(program, mode) for mode in program.modules}
         self._arena = _aligned(max(plan.arena_bytes for plan in program.plans.values()))
         self._heads = HeadRunner(program, self._surroundings)
-        for mode, launches in self._main.items():
-            for rows in (1, program.max_rows if mode == "decode" else program.max_tokens):
-                prepare(launches, rows, self._kernels, self._residents)
-        self._heads.prepare(self._kernels, self._residents)
+        self._residents.make_all(self._wanted_weights(program))
         weights.release()
 
     def open_pools(self, pages: Sequence[int]) -> None:
@@ -227,6 +224,12 @@ class NumpyExecutor:
 
     def _by_meaning(self, launch: Launch, operands: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
         return self._interpreter.apply(launch.op, operands, sizes, launch.layer)
+
+    def _wanted_weights(self, program: Program) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for mode, launches in self._main.items():
+            for rows in (1, program.max_rows if mode == "decode" else program.max_tokens):
+                yield from wanted_weights(launches, rows, self._kernels)
+        yield from self._heads.wanted_weights(self._kernels)
 
     def _kernels_of(self, program: Program) -> dict[str, KernelSpec]:
         names = {name for schedule in program.schedules.values() for name in schedule.kernels}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.schedule.program import Program
-from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, prepare
+from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cpu.launches import flatten
-from cacheir_cpu.residents import Residents
 from cacheir_cpu.slots import Slots
 from cacheir_cpu.staging import Staged
 
@@ -48,11 +47,11 @@ class HeadRunner:
         }
         self._bound: dict[tuple[str, str, int], _BoundHead] = {}
 
-    def prepare(self, kernels: Mapping[str, KernelSpec], residents: Residents) -> None:
-        """Make the weights of all heads resident."""
+    def wanted_weights(self, kernels: Mapping[str, KernelSpec]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """(layout, recipes) of the resident weights of all heads."""
         for launches in self._launches.values():
             for rows in (1, self._program.max_rows):
-                prepare(launches, rows, kernels, residents)
+                yield from wanted_weights(launches, rows, kernels)
 
     def run(
         self, step: Step, staged: Staged, rows: F32, slots: Slots, call: Callable[[Sequence[BoundLaunch]], None]

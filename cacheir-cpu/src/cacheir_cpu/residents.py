@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +21,35 @@ Array = NDArray[np.generic]
 LAYOUTS = ("", "dense", "rows", "columns", "+")
 
 
+# Weights are cut from chunks of this size: large allocations get huge pages, which makes filling them several times
+# faster than page by page and spares the products most of their address translations.
+CHUNK_BYTES = 1 << 26
+ALIGNMENT = 64
+
+
 class Residents:
     """Layout and recipes -> array. Equal requests share one array."""
 
     def __init__(self, store: WeightStore) -> None:
         self._store = store
         self._arrays: dict[tuple[str, tuple[str, ...]], Array | QuantArray] = {}
+        self._chunk = np.empty(0, np.uint8)
+        self._used = 0
 
     def get(self, layout: str, recipes: Sequence[str]) -> Array | QuantArray:
         """The weights of ``recipes`` as one array in ``layout``; several only for ``rows`` and ``columns``."""
-        # A single matrix stacked is the matrix itself, so a tied embedding and head share their memory.
-        key = ("dense" if layout == "rows" and len(recipes) == 1 else layout, tuple(recipes))
+        key = _key(layout, tuple(recipes))
         if key not in self._arrays:
             self._arrays[key] = self._make(*key)
         return self._arrays[key]
+
+    def make_all(self, wanted: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+        """Make ``wanted`` (layout, recipes) ahead of the first step, on as many threads as the process may use."""
+        keys = dict.fromkeys(_key(layout, recipes) for layout, recipes in wanted)
+        fills = [(key, self._place(*key)) for key in keys if key[0] and key not in self._arrays]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            list(threads.map(lambda fill: self._fill(fill[0], fill[1]), fills))
+        self._arrays.update(fills)
 
     @property
     def nbytes(self) -> int:
@@ -43,27 +61,51 @@ class Residents:
         self._arrays.clear()
 
     def _make(self, layout: str, recipes: tuple[str, ...]) -> Array | QuantArray:
-        stored = [self._store.get(recipe) for recipe in recipes]
         if layout == "":
-            return stored[0]
+            return self._store.get(recipes[0])
+        out = self._place(layout, recipes)
+        self._fill((layout, recipes), out)
+        return out
+
+    def _place(self, layout: str, recipes: tuple[str, ...]) -> NDArray[np.float32]:
+        """An array of the right shape, not filled yet."""
+        shapes = [self._store.get(recipe).shape for recipe in recipes]
         if layout == "dense":
-            out = np.empty(stored[0].shape, np.float32)
-            _unpack(stored[0], out)
-            return out
-        rows = sum(part.shape[0] for part in stored)
-        width = stored[0].shape[1]
-        out = np.empty((rows, width) if layout == "rows" else (width, rows), np.float32)
+            return self._allocate(shapes[0])
+        rows, width = sum(shape[0] for shape in shapes), shapes[0][1]
+        return self._allocate((rows, width) if layout == "rows" else (width, rows))
+
+    def _fill(self, key: tuple[str, tuple[str, ...]], out: NDArray[np.float32]) -> None:
+        layout, recipes = key
+        if layout == "dense":
+            _unpack(self._store.get(recipes[0]), out)
+            return
         start = 0
-        for part in stored:
-            stop = start + part.shape[0]
+        for recipe in recipes:
+            stored = self._store.get(recipe)
+            stop = start + stored.shape[0]
             if layout == "rows":
-                _unpack(part, out[start:stop])
+                _unpack(stored, out[start:stop])
             else:
-                dense = np.empty(part.shape, np.float32)
-                _unpack(part, dense)
+                dense = np.empty(stored.shape, np.float32)
+                _unpack(stored, dense)
                 out[:, start:stop] = dense.T
             start = stop
-        return out
+
+    def _allocate(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        nbytes = prod(shape) * 4
+        if nbytes > CHUNK_BYTES // 2:
+            return np.empty(shape, np.float32)
+        if self._used + nbytes > len(self._chunk):
+            self._chunk, self._used = np.empty(CHUNK_BYTES, np.uint8), 0
+        array = self._chunk[self._used : self._used + nbytes].view(np.float32).reshape(shape)
+        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return array
+
+
+def _key(layout: str, recipes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    # A single matrix stacked is the matrix itself, so a tied embedding and head share their memory.
+    return "dense" if layout == "rows" and len(recipes) == 1 else layout, recipes
 
 
 def _unpack(stored: Array | QuantArray, out: NDArray[np.float32]) -> None:
