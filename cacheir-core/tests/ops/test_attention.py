@@ -17,6 +17,7 @@ from cacheir.testing.interpreter import KVPool, evaluate
 
 RNG = np.random.default_rng(99)
 D = 8
+SCALE = D**-0.5
 F32 = NDArray[np.float32]
 
 
@@ -54,9 +55,9 @@ def test_logical_attention(heads: int, kv_heads: int, window: int, row_starts: l
     spans = [np.arange(stop - start) + 10 * row for row, (start, stop) in enumerate(zip(row_starts, row_starts[1:]))]
     positions = np.concatenate(spans).astype(np.int32)
     starts = np.array(row_starts, np.int32)
-    for scale in (0.0, 0.6):
+    for scale in (SCALE, 0.6):
         found = evaluate("grouped_query_attention", q, k, v, positions, starts, scale=scale, window=window)
-        expected = ragged(q, k, v, positions, starts, scale or D**-0.5, window)
+        expected = ragged(q, k, v, positions, starts, scale, window)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -64,8 +65,8 @@ def test_causal_is_by_position_and_not_by_order() -> None:
     q, k, v = (RNG.standard_normal((5, 2, D)).astype(np.float32) for _ in range(3))
     positions, starts = np.arange(5, dtype=np.int32), np.array([0, 5], np.int32)
     order = np.array([3, 0, 4, 1, 2])
-    straight = evaluate("grouped_query_attention", q, k, v, positions, starts)
-    shuffled = evaluate("grouped_query_attention", q[order], k[order], v[order], positions[order], starts)
+    straight = evaluate("grouped_query_attention", q, k, v, positions, starts, scale=SCALE)
+    shuffled = evaluate("grouped_query_attention", q[order], k[order], v[order], positions[order], starts, scale=SCALE)
     np.testing.assert_allclose(shuffled, straight[order], rtol=1e-5, atol=1e-6)
 
 
@@ -114,10 +115,11 @@ def test_paged_prefill(
         batch.positions,
         batch.lengths,
         layer=9,
+        scale=SCALE,
         window=window,
     )
     row_of_token = np.repeat(np.arange(rows), np.diff(batch.row_starts))
-    np.testing.assert_allclose(found, paged(q, pool, batch, row_of_token, 9, D**-0.5, window), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, paged(q, pool, batch, row_of_token, 9, SCALE, window), rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
@@ -138,9 +140,17 @@ def test_paged_decode_is_prefill_with_one_token_a_row(
     pool = random_pool(rng, kind, layers=[0], pages=batch.pages, page_tokens=batch.page_tokens)
     q = rng.standard_normal((rows, heads, D)).astype(np.float32)
     found = evaluate(
-        "paged_attention_decode", q, pool, batch.page_table, batch.positions, batch.lengths, layer=0, window=window
+        "paged_attention_decode",
+        q,
+        pool,
+        batch.page_table,
+        batch.positions,
+        batch.lengths,
+        layer=0,
+        scale=SCALE,
+        window=window,
     )
-    expected = paged(q, pool, batch, np.arange(rows), 0, D**-0.5, window)
+    expected = paged(q, pool, batch, np.arange(rows), 0, SCALE, window)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -148,7 +158,7 @@ def test_append_then_attend_equals_attention_without_a_cache() -> None:
     """Chunks of 4, 1 and 3 tokens on pages of 3 give what all 8 at once give."""
     q, k, v = (RNG.standard_normal((8, n, D)).astype(np.float32) for n in (6, 2, 2))
     starts = np.array([0, 8], np.int32)
-    expected = evaluate("grouped_query_attention", q, k, v, np.arange(8, dtype=np.int32), starts, window=5)
+    expected = evaluate("grouped_query_attention", q, k, v, np.arange(8, dtype=np.int32), starts, scale=SCALE, window=5)
     pool = KVPool(KVType(1, 2, D, "f32", window=5), [3], pages=5, page_tokens=3)
     table = np.array([[4, 0, 2, -1]], np.int32)
     for start, stop in ((0, 4), (4, 5), (5, 8)):
@@ -158,7 +168,16 @@ def test_append_then_attend_equals_attention_without_a_cache() -> None:
         rows = np.array([0, stop - start], np.int32)
         lengths = np.array([stop], np.int32)
         found = evaluate(
-            "paged_attention_prefill", q[start:stop], after, table, rows, positions, lengths, layer=3, window=5
+            "paged_attention_prefill",
+            q[start:stop],
+            after,
+            table,
+            rows,
+            positions,
+            lengths,
+            layer=3,
+            scale=SCALE,
+            window=5,
         )
         np.testing.assert_allclose(found, expected[start:stop], rtol=1e-5, atol=1e-6)
 
@@ -171,7 +190,9 @@ def test_neighbours_and_unused_pages_change_nothing() -> None:
     split = int(batch.row_starts[1])
 
     def first_row(pool: KVPool, q: F32, table: Any, lengths: Any) -> F32:
-        found = evaluate("paged_attention_prefill", q, pool, table, batch.row_starts, batch.positions, lengths, layer=0)
+        found = evaluate(
+            "paged_attention_prefill", q, pool, table, batch.row_starts, batch.positions, lengths, layer=0, scale=SCALE
+        )
         return found[:split]
 
     before = first_row(pool, q, batch.page_table, batch.lengths)
@@ -192,6 +213,13 @@ def test_a_token_without_keys_reads_zeros() -> None:
     q = RNG.standard_normal((2, 4, D)).astype(np.float32)
     table = np.array([[1, -1], [-1, -1]], np.int32)
     found = evaluate(
-        "paged_attention_decode", q, pool, table, np.array([1, 0], np.int32), np.array([2, 0], np.int32), layer=0
+        "paged_attention_decode",
+        q,
+        pool,
+        table,
+        np.array([1, 0], np.int32),
+        np.array([2, 0], np.int32),
+        layer=0,
+        scale=SCALE,
     )
     assert np.isfinite(found).all() and found[0].any() and not found[1].any()

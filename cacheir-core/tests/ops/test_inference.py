@@ -14,6 +14,9 @@ from cacheir.ops.table import core_ops
 
 OPS = core_ops()
 KV = "kv<layers=2, heads=3, head_dim=8, f16>"
+PLAIN = {"scale": 1.0}  # of attention
+PAGED = {"layer": 1, "scale": 1.0}
+QKV = "f32[T, 9, 8] f32[T, 3, 8] f32[T, 3, 8]"
 
 ACCEPTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("add", "f32[T, 64] f32[64]", {}, "f32[T, 64]"),
@@ -57,17 +60,27 @@ ACCEPTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("swiglu", "f32[T, 64] f32[T, 64]", {}, "f32[T, 64]"),
     ("rope_table", "i32[T]", {"dims": 6, "factors": (1.0, 2.0, 3.0)}, "f32[T, 3] f32[T, 3]"),
     ("rope", "f32[T, 9, 64] f32[T, 16] f32[T, 16]", {}, "f32[T, 9, 64]"),
-    ("grouped_query_attention", "f32[T, 9, 8] f32[T, 3, 8] f32[T, 3, 8] i32[T] i32[B + 1]", {}, "f32[T, 9, 8]"),
+    (
+        "grouped_query_attention",
+        "f32[T, 9, 8] f32[T, 3, 8] f32[T, 3, 8] i32[T] i32[B + 1]",
+        {"scale": 0.5},
+        "f32[T, 9, 8]",
+    ),
     ("gather_rows", "f32[T, 64] i32[R]", {}, "f32[R, 64]"),
     ("kv_append", f"{KV} f32[T, 3, 8] f32[T, 3, 8] i32[T]", {"layer": LAYER}, KV),
     ("kv_gather", f"{KV} i32[B, M] i32[B]", {"layer": 0, "keys": "L"}, "f32[B, L, 3, 8] f32[B, L, 3, 8]"),
     (
         "paged_attention_prefill",
         f"bf16[T, 6, 8] {KV} i32[B, M] i32[B + 1] i32[T] i32[B]",
-        {"layer": 1, "window": 4},
+        {**PAGED, "window": 4},
         "bf16[T, 6, 8]",
     ),
-    ("paged_attention_decode", f"f32[T, 3, 8] {KV} i32[T, M] i32[T] i32[T]", {"layer": LAYER}, "f32[T, 3, 8]"),
+    (
+        "paged_attention_decode",
+        f"f32[T, 3, 8] {KV} i32[T, M] i32[T] i32[T]",
+        {"layer": LAYER, "scale": 0.5},
+        "f32[T, 3, 8]",
+    ),
     ("fused_qkv", "f32[T, 64] q4_1<f32>[9, 64] f32[3, 64] f32[3, 64]", {}, "f32[T, 9] f32[T, 3] f32[T, 3]"),
     (
         "fused_rmsnorm_qkv_rope",
@@ -152,10 +165,15 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("rope", "f32[T, 9, 8] f32[T, 4] f32[T, 3]", {}, "sin must have the shape"),
     ("rope", "f32[T, 72] f32[T, 4] f32[T, 4]", {}, r"\[T, heads, D\]"),
     ("rope", "f32[T, 9, 8] f32[T, 4] f32[T, 4]", {"layout": "pairs"}, "half, interleaved"),
-    ("grouped_query_attention", "f32[T, 5, 8] f32[T, 3, 8] f32[T, 3, 8] i32[T] i32[B]", {}, "evenly"),
-    ("grouped_query_attention", "f32[T, 6, 8] f32[T, 3, 8] f32[T, 3, 4] i32[T] i32[B]", {}, "v must have the shape"),
-    ("grouped_query_attention", "f32[T, 6, 8] f32[T, 3, 8] f32[T, 3, 8] i32[B] i32[B]", {}, "positions"),
-    ("grouped_query_attention", "f32[T, 6, 4] f32[T, 3, 8] f32[T, 3, 8] i32[T] i32[B]", {}, "heads of 4"),
+    ("grouped_query_attention", "f32[T, 5, 8] f32[T, 3, 8] f32[T, 3, 8] i32[T] i32[B]", PLAIN, "evenly"),
+    (
+        "grouped_query_attention",
+        "f32[T, 6, 8] f32[T, 3, 8] f32[T, 3, 4] i32[T] i32[B]",
+        {"scale": 1.0},
+        "v must have the shape",
+    ),
+    ("grouped_query_attention", "f32[T, 6, 8] f32[T, 3, 8] f32[T, 3, 8] i32[B] i32[B]", PLAIN, "positions"),
+    ("grouped_query_attention", "f32[T, 6, 4] f32[T, 3, 8] f32[T, 3, 8] i32[T] i32[B]", PLAIN, "heads of 4"),
     ("gather_rows", "f32[] i32[R]", {}, "must have rows"),
     ("kv_append", f"{KV} f32[T, 3, 4] f32[T, 3, 4] i32[T]", {"layer": 0}, "k must have the shape"),
     ("kv_append", f"{KV} f32[T, 3, 8] f32[T, 3, 8] i32[B]", {"layer": 0}, "slots must have the shape"),
@@ -163,9 +181,20 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("kv_gather", "f32[T] i32[B, M] i32[B]", {"layer": 0}, "must be a KV state"),
     ("kv_gather", f"{KV} i32[B, M] i32[T]", {"layer": 0}, "lengths must have the shape"),
     ("kv_gather", f"{KV} i32[B, M] i32[B]", {"layer": 0, "keys": "2 x"}, "must name a size"),
-    ("paged_attention_prefill", f"f32[T, 6, 8] {KV} i32[B, M] i32[B] i32[T] i32[B]", {"layer": 1}, "one entry more"),
-    ("paged_attention_decode", f"f32[T, 6, 8] {KV} i32[B, M] i32[T] i32[T]", {"layer": 1}, "page_table"),
-    ("paged_attention_decode", f"f32[T, 6, 8] {KV} i32[T, M] i32[T] i32[T]", {"layer": 1, "window": -2}, "at least 0"),
+    (
+        "paged_attention_prefill",
+        f"f32[T, 6, 8] {KV} i32[B, M] i32[B] i32[T] i32[B]",
+        {"layer": 1, "scale": 1.0},
+        "one entry more",
+    ),
+    ("paged_attention_decode", f"f32[T, 6, 8] {KV} i32[B, M] i32[T] i32[T]", PAGED, "page_table"),
+    (
+        "paged_attention_decode",
+        f"f32[T, 6, 8] {KV} i32[T, M] i32[T] i32[T]",
+        {**PAGED, "window": -2},
+        "at least 0",
+    ),
+    ("paged_attention_decode", f"f32[T, 6, 8] {KV} i32[T, M] i32[T] i32[T]", {**PAGED, "scale": 0.0}, "above 0"),
     ("fused_qkv", "f32[T, 64] f32[9, 64] f32[3, 64] f32[3, 64] f32[9]", {}, "all have a bias or none"),
     ("fused_qkv", "f32[T, 64] f32[9, 64] f32[3, 63] f32[3, 64]", {}, "for wk"),
     (

@@ -69,7 +69,7 @@ graph @layer {
   %k: f32[T, 1, 4] = reshape(%flat) {shape = ["T", "1", "4"]}
   %kv.1: kv<layers=2, heads=1, head_dim=4, f32> = kv_append(%kv, %k, %k, %slots) {layer = $layer}
   %q: f32[T, 2, 4] = reshape(%h) {shape = ["T", "2", "4"]}
-  %a: f32[T, 2, 4] = paged_attention_prefill(%q, %kv.1, %page_table, %row_starts, %positions, %lengths) {layer = $layer, scale = 0.0, window = 0}
+  %a: f32[T, 2, 4] = paged_attention_prefill(%q, %kv.1, %page_table, %row_starts, %positions, %lengths) {layer = $layer, scale = 0.5, window = 0}
   %merged: f32[T, 8] = reshape(%a) {shape = ["T", "8"]}
   %o: f32[T, 8] = linear(%merged, @wo)
   %out: f32[T, 8] = add(%h, %o)

@@ -12,7 +12,7 @@ from cacheir.ir.types import TensorType, Type
 from cacheir.ops.define import composite
 from cacheir.ops.rules import constant_size, floats, integer, number, of_dtype, same_dtype, shaped
 
-SCALE = AttrDef("scale", float, 0.0, "what the scores are multiplied by; 0 means D ** -0.5")
+SCALE = AttrDef("scale", float, doc="what the scores are multiplied by, D ** -0.5 as a rule")
 WINDOW = AttrDef("window", int, 0, "how many of the latest positions a token sees, its own included; 0 for all")
 
 
@@ -23,7 +23,8 @@ def query_result(q: Type, heads: int, head_dim: int, attrs: Mapping[str, Attr]) 
         raise TypeRuleError(f"q has heads of {query.shape[2]}, but the keys have {head_dim}")
     if heads < 1 or constant_size(query.shape[1], "the heads of q") % heads:
         raise TypeRuleError(f"{query.shape[1]} query heads do not share {heads} key/value heads evenly")
-    number(attrs["scale"], "scale")
+    if number(attrs["scale"], "scale") <= 0:
+        raise TypeRuleError(f"scale = {attrs['scale']!r} must be above 0")
     integer(attrs["window"], "window", 0)
     return query
 

@@ -88,10 +88,9 @@ def _by_group(composer: Composer, q: Value, kv_heads: Dim) -> Value:
 
 def _attend(composer: Composer, q: Value, keys: Value, values: Value, mask: Value) -> Value:
     """softmax(q @ keys * scale, mask) @ values; q [..., T, D], keys [..., D, S], values [..., S, D]."""
-    scale = composer.attrs["scale"] or shape_of(q)[-1].constant ** -0.5
     dtype = dtype_of(q)
     scores = composer.emit("matmul", q, composer.cast(keys, dtype))
-    scaled = composer.emit("multiply", scores, composer.constant(dtype, scale))
+    scaled = composer.emit("multiply", scores, composer.constant(dtype, composer.attrs["scale"]))
     weights = composer.emit("softmax", scaled, mask, axis=-1)
     out: Value = composer.emit("matmul", weights, composer.cast(values, dtype))
     return out

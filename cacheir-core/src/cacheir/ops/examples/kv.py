@@ -8,6 +8,8 @@ from cacheir.ops.examples.std import Examples
 
 _of = TensorType.of
 
+_SCALE = 8**-0.5
+
 
 def kv_append() -> Examples:
     """Each storage format."""
@@ -32,11 +34,11 @@ def paged_attention_prefill() -> Examples:
     """One row, several; each group size; a window; an odd scale."""
     examples: list[tuple[tuple[Type, ...], dict[str, Attr]]] = []
     for dtype, tokens, heads, kv_heads, rows, scale, window in (
-        ("f32", 5, 4, 2, 1, 0.0, 0),
-        ("f32", 7, 3, 3, 3, 0.0, 2),
+        ("f32", 5, 4, 2, 1, _SCALE, 0),
+        ("f32", 7, 3, 3, 3, _SCALE, 2),
         ("f32", 1, 4, 1, 1, 0.3, 0),
-        ("f32", 9, 6, 2, 4, 0.0, 5),
-        ("bf16", 6, 6, 2, 2, 0.0, 3),
+        ("f32", 9, 6, 2, 4, _SCALE, 5),
+        ("bf16", 6, 6, 2, 2, _SCALE, 3),
     ):
         types = (
             _of(dtype, tokens, heads, 8),
@@ -54,10 +56,10 @@ def paged_attention_decode() -> Examples:
     """One row, several; each group size; a window; an odd scale; each storage format."""
     examples: list[tuple[tuple[Type, ...], dict[str, Attr]]] = []
     for dtype, format, rows, heads, kv_heads, scale, window in (
-        ("f32", "f32", 1, 4, 2, 0.0, 0),
-        ("f32", "f16", 5, 3, 3, 0.0, 3),
+        ("f32", "f32", 1, 4, 2, _SCALE, 0),
+        ("f32", "f16", 5, 3, 3, _SCALE, 3),
         ("f32", "bf16", 3, 4, 1, 0.3, 0),
-        ("f16", "f32", 2, 6, 2, 0.0, 1),
+        ("f16", "f32", 2, 6, 2, _SCALE, 1),
     ):
         types = (
             _of(dtype, rows, heads, 8),

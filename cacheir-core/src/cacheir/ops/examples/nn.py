@@ -8,6 +8,8 @@ from cacheir.ops.examples.std import Examples
 _of = TensorType.of
 _quant = QuantType.of
 
+_SCALE = 8**-0.5
+
 
 def linear() -> Examples:
     """Odd sizes, one row, none; biases; narrow and quantised weights."""
@@ -90,10 +92,10 @@ def grouped_query_attention() -> Examples:
             {"scale": scale, "window": window},
         )
         for dtype, tokens, heads, kv_heads, rows, scale, window in (
-            ("f32", 5, 4, 2, 1, 0.0, 0),
-            ("f32", 7, 3, 3, 3, 0.0, 2),
+            ("f32", 5, 4, 2, 1, _SCALE, 0),
+            ("f32", 7, 3, 3, 3, _SCALE, 2),
             ("f32", 1, 4, 1, 1, 0.3, 0),
-            ("bf16", 6, 6, 2, 2, 0.0, 3),
+            ("bf16", 6, 6, 2, 2, _SCALE, 3),
         )
     ]
 
