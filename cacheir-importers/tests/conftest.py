@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def llama_metadata(**changes: Any) -> dict[str, Any]:
         "llama.attention.head_count_kv": KV_HEADS,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.freq_base": 10_000.0,
+        "llama.rope.dimension_count": HEAD_DIM,
         **byte_level_metadata(),
         **changes,
     }
@@ -100,13 +102,21 @@ def gguf_file(tmp_path: Path) -> Callable[..., Path]:
     return build
 
 
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Llama as `make-tiny` writes it; not to be changed."""
+    path = tmp_path_factory.mktemp("tiny") / "model"
+    write_tiny(path)
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Callable[..., Path]:
-    """Write a tiny Llama folder; keyword arguments change fields of its config.json, None leaves a field out."""
+def folder(tmp_path: Path, tiny_folder: Path) -> Callable[..., Path]:
+    """A copy of the tiny Llama; keyword arguments change fields of its config.json, None leaves a field out."""
 
     def build(name: str = "model", **changes: Any) -> Path:
         path = tmp_path / name
-        write_tiny(path)
+        shutil.copytree(tiny_folder, path)
         edit_json(path / "config.json", **changes)
         return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -69,6 +70,10 @@ class Fields(Mapping[str, Any]):
             self._sections[key] = Fields(value, f"{self.place}: {key}")
         return self._sections[key]
 
+    def objects(self) -> tuple[str, ...]:
+        """The fields that hold an object."""
+        return tuple(sorted(key for key, value in self._values.items() if isinstance(value, Mapping)))
+
     def whole(self, key: str, *, least: int = 1, most: int = _LARGEST) -> int:
         """A whole number between ``least`` and ``most``, which must be there."""
         value = self.whole_or(key, None, least=least, most=most)
@@ -97,10 +102,10 @@ class Fields(Mapping[str, Any]):
         value = self.get(key)
         if value is None:
             return self.assume(key, default)
-        if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-            bounds = f" from {least:g} to {most:g}" if (least, most) != (-math.inf, math.inf) else ""
-            raise self.wrong(key, f"a finite number{bounds}")
-        return float(value)
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max and least <= value <= most:
+            return float(value)
+        bounds = f" from {least:g} to {most:g}" if (least, most) != (-math.inf, math.inf) else ""
+        raise self.wrong(key, f"a finite number{bounds}")
 
     def flag_or(self, key: str, default: D) -> bool | D:
         """True or False, or ``default``."""

@@ -22,8 +22,8 @@ from cacheir_importers.tiny_tokenizer import BOS_ID, EOS_ID, write_tokenizer
 if TYPE_CHECKING:
     import numpy as np
 
-# A seed whose greedy answers to CLEAR_PROMPTS lead by more than 0.2 at each of 64 tokens (float32 gives 3e-5).
-DEFAULT_SEED = 2888
+# A seed whose greedy answers to CLEAR_PROMPTS lead by more than 0.1 at each of 64 tokens (float32 gives 3e-5).
+DEFAULT_SEED = 2511
 CLEAR_PROMPTS = ("CacheIR", "Hello", "The same prompt")
 
 

@@ -36,7 +36,7 @@ def read_rope(fields: Fields, head_dim: int) -> RopeSpec:
 
 
 def _check_type(section: Fields) -> None:
-    nested = sorted(key for key in section if isinstance(section[key], dict))
+    nested = section.objects()
     if nested:
         raise UnsupportedModelError(
             f"{section.place}: parameters for each layer type ({', '.join(nested)}) are not supported for Llama"

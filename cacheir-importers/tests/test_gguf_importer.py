@@ -1,0 +1,262 @@
+"""A GGUF file as a model: configuration, places of weights, refusals by name (cases A11, A13, A15, B10, B11, B18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cacheir.errors import MalformedModelError, UnsupportedModelError
+from cacheir.models.decoder_spec import RopeSpec
+from cacheir_importers.gguf.importer import import_gguf, sniff
+from cacheir_importers.gguf.writer import TensorData, Typed
+
+Build = Callable[..., Path]
+
+
+def test_the_small_model(gguf_file: Build) -> None:
+    path = gguf_file()
+    model = import_gguf(path, {})
+    spec = model.spec
+    assert spec is not None
+    assert (spec.family, spec.label, spec.name) == ("llama", "llama", "small")
+    assert (spec.vocab_size, spec.hidden, spec.max_positions, spec.norm_eps) == (263, 64, 128, 1e-5)
+    assert spec.tied_head and len(spec.layers) == 2
+    layer = spec.layers[0]
+    assert (layer.heads, layer.kv_heads, layer.head_dim, layer.feed_forward) == (4, 2, 16, 96)
+    assert layer.rope == RopeSpec(theta=10_000.0, dims=16, layout="interleaved")
+    assert not (layer.qkv_bias or layer.output_bias or layer.feed_forward_bias)
+    assert (model.root, model.files, model.importer) == (path.parent, (path.name,), "gguf")
+    assert set(model.sources) == set(spec.weight_keys())
+    assert model.notes == ()
+
+
+def test_places_are_absolute_and_shapes_outermost_first(gguf_file: Build) -> None:
+    values = np.arange(96 * 64, dtype=np.float32).reshape(96, 64)
+    path = gguf_file(tensors={"blk.1.ffn_up.weight": TensorData("F32", (96, 64), values.tobytes())})
+    source = import_gguf(path, {}).sources["layers.1.ffn.up"]
+    assert (source.file, source.tensor, source.format) == (path.name, "blk.1.ffn_up.weight", "f32")
+    stored = np.fromfile(path, np.float32, count=source.nbytes // 4, offset=source.offset)
+    np.testing.assert_array_equal(stored.reshape(source.shape), values)
+
+
+def test_the_hash_follows_the_header_and_not_the_weights(gguf_file: Build) -> None:
+    first = import_gguf(gguf_file(), {}).header_hash
+    other_weights = {"output_norm.weight": TensorData("F32", (64,), bytes(256))}
+    assert import_gguf(gguf_file(tensors=other_weights), {}).header_hash == first
+    assert import_gguf(gguf_file({"llama.context_length": 256}), {}).header_hash != first
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", "gemma3", "foo"])
+def test_a15_another_architecture_is_named_and_the_file_not_blamed(gguf_file: Build, name: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"architecture '{name}' is not supported; supported: .*llama") as e:
+        import_gguf(gguf_file({"general.architecture": name}), {})
+    assert e.value.exit_code == 4
+    assert not any(word in str(e.value) for word in ("corrupt", "damaged", "lacks", "missing"))
+
+
+def test_a15_no_architecture(gguf_file: Build) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"names no architecture; supported: .*llama"):
+        import_gguf(gguf_file({"general.architecture": None}), {})
+
+
+@pytest.mark.parametrize("kind", ["Q6_K", "I8", "F64"])
+def test_a11_a_needed_tensor_of_another_type_is_named(gguf_file: Build, kind: str) -> None:
+    rows = {"Q6_K": 96 * 210 // 4, "I8": 96 * 64, "F64": 96 * 64 * 8}[kind]
+    shape = (96, 64) if kind != "Q6_K" else (24, 256)
+    tensor = TensorData(kind, shape, bytes(rows))
+    with pytest.raises(UnsupportedModelError, match=rf"tensor 'blk\.0\.ffn_up\.weight' is stored as {kind}"):
+        import_gguf(gguf_file(tensors={"blk.0.ffn_up.weight": tensor}), {})
+
+
+def test_a11_an_unknown_type_matters_only_where_it_is_needed(gguf_file: Build) -> None:
+    path = gguf_file(tensors={"extra": TensorData("I8", (8,), bytes(8))})
+    content = path.read_bytes()
+    place = content.index(b"extra") + 5 + 4 + 8
+    path.write_bytes(content[:place] + (156).to_bytes(4, "little") + content[place + 4 :])
+    assert "1 tensors were not used: extra" in import_gguf(path, {}).notes
+    place = content.index(b"blk.0.ffn_up.weight") + 19 + 4 + 16
+    path.write_bytes(content[:place] + (156).to_bytes(4, "little") + content[place + 4 :])
+    with pytest.raises(UnsupportedModelError, match=r"'blk\.0\.ffn_up\.weight' is stored as type 156 \(unknown\)"):
+        import_gguf(path, {})
+
+
+def test_a13_split_files_are_refused_with_the_part_and_the_tool(gguf_file: Build) -> None:
+    split = {"split.no": Typed("u16", 1), "split.count": Typed("u16", 3), "split.tensors.count": 20}
+    with pytest.raises(UnsupportedModelError, match="part 2 of 3 of a split model") as caught:
+        import_gguf(gguf_file(split), {})
+    assert caught.value.hint and "llama-gguf-split --merge" in caught.value.hint
+
+
+def test_a13_a_set_of_one_is_whole(gguf_file: Build) -> None:
+    split = {"split.no": Typed("u16", 0), "split.count": Typed("u16", 1)}
+    assert import_gguf(gguf_file(split, name="x-00001-of-00001.gguf"), {}).spec
+
+
+def test_b10_output_weight_wins_where_it_is_there(gguf_file: Build) -> None:
+    head = {"output.weight": TensorData("F32", (263, 64), bytes(263 * 64 * 4))}
+    model = import_gguf(gguf_file(tensors=head), {})
+    assert model.spec is not None and not model.spec.tied_head
+    assert model.sources["head"].tensor == "output.weight"
+
+
+def test_b11_key_length_that_is_not_hidden_by_heads(gguf_file: Build) -> None:
+    def tensor(*shape: int) -> TensorData:
+        return TensorData("F32", shape, bytes(4 * int(np.prod(shape))))
+
+    tensors = {}
+    for layer in range(2):
+        tensors[f"blk.{layer}.attn_q.weight"] = tensor(4 * 32, 64)
+        tensors[f"blk.{layer}.attn_k.weight"] = tensor(2 * 32, 64)
+        tensors[f"blk.{layer}.attn_v.weight"] = tensor(2 * 32, 64)
+        tensors[f"blk.{layer}.attn_output.weight"] = tensor(64, 4 * 32)
+    lengths = {"llama.attention.key_length": 32, "llama.attention.value_length": 32, "llama.rope.dimension_count": 32}
+    spec = import_gguf(gguf_file(lengths, tensors), {}).spec
+    assert spec is not None and spec.layers[0].head_dim == 32
+
+
+def test_no_kv_head_count_means_as_many_as_heads(gguf_file: Build) -> None:
+    tensors = {f"blk.{n}.attn_{p}.weight": TensorData("F32", (64, 64), bytes(16384)) for n in (0, 1) for p in "kv"}
+    model = import_gguf(gguf_file({"llama.attention.head_count_kv": None}, tensors), {})
+    assert model.spec is not None and model.spec.layers[0].kv_heads == 4
+    assert any("llama.attention.head_count_kv = 4" in note for note in model.notes)
+
+
+def test_biases_are_found_by_their_tensors_and_missing_parts_refused(gguf_file: Build) -> None:
+    biases: dict[str, TensorData | None] = {}
+    for layer in (0, 1):
+        biases[f"blk.{layer}.attn_q.bias"] = TensorData("F32", (64,), bytes(256))
+        for part in "kv":
+            biases[f"blk.{layer}.attn_{part}.bias"] = TensorData("F32", (32,), bytes(128))
+    model = import_gguf(gguf_file(tensors=biases), {})
+    assert model.spec is not None and model.spec.layers[0].qkv_bias and not model.spec.layers[0].output_bias
+    assert model.sources["layers.1.attn.k_bias"].tensor == "blk.1.attn_k.bias"
+    biases["blk.1.attn_k.bias"] = None
+    with pytest.raises(MalformedModelError, match=r"lacks 1 tensors that the model needs: blk\.1\.attn_k\.bias"):
+        import_gguf(gguf_file(tensors=biases), {})
+
+
+def test_rope_factors_are_part_of_the_model(gguf_file: Build) -> None:
+    factors = np.linspace(1.0, 32.0, 8, dtype=np.float32)
+    with_factors = gguf_file(tensors={"rope_freqs.weight": TensorData("F32", (8,), factors.tobytes())})
+    model = import_gguf(with_factors, {})
+    assert model.spec is not None and model.notes == ()
+    for layer in model.spec.layers:
+        assert layer.rope is not None and layer.rope.factors == tuple(map(float, factors))
+    other = gguf_file(tensors={"rope_freqs.weight": TensorData("F32", (8,), (factors * 2).tobytes())})
+    assert import_gguf(other, {}).header_hash != model.header_hash
+    ones = gguf_file(tensors={"rope_freqs.weight": TensorData("F32", (8,), np.ones(8, np.float32).tobytes())})
+    plain = import_gguf(ones, {}).spec
+    assert plain is not None and plain.layers[0].rope == replace(model.spec.layers[0].rope, factors=())  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error"),
+    [
+        (TensorData("F32", (4,), bytes(16)), UnsupportedModelError),
+        (TensorData("F16", (8,), bytes(16)), UnsupportedModelError),
+        (TensorData("F32", (8,), bytes(32)), MalformedModelError),
+        (TensorData("F32", (8,), np.full(8, np.nan, np.float32).tobytes()), MalformedModelError),
+    ],
+)
+def test_rope_factors_that_cannot_be_meant(gguf_file: Build, tensor: TensorData, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"rope_freqs\.weight"):
+        import_gguf(gguf_file(tensors={"rope_freqs.weight": tensor}), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"llama.rope.scaling.type": "yarn"}, "rope scaling type 'yarn' is not supported"),
+        ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
+        ({"llama.rope.scaling.type": "bogus"}, "'bogus'"),
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, "'linear'"),
+        ({"llama.rope.scaling.factor": 4.0}, "'linear'"),
+        ({"llama.rope.scale_linear": 2.0}, "'linear'"),
+        ({"llama.rope.dimension_count": 8}, r"rope\.dimension_count 8 of heads of 16 \(partial rotation\)"),
+        ({"llama.expert_count": 8}, r"llama\.expert_count = 8"),
+        ({"llama.attention.sliding_window": 4096}, r"llama\.attention\.sliding_window = 4096"),
+        ({"llama.logit_scale": 0.5}, r"llama\.logit_scale"),
+        ({"llama.attention.value_length": 8}, r"attention\.value_length"),
+        ({"llama.attention.key_length": 15}, "head size 15 is odd"),
+    ],
+)
+def test_what_changes_the_maths_and_is_not_there_is_named(
+    gguf_file: Build, changes: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=problem):
+        import_gguf(gguf_file(changes), {})
+
+
+@pytest.mark.parametrize("changes", [{"llama.rope.scaling.type": "none"}, {"llama.rope.scaling.factor": 1.0}])
+def test_a_scaling_that_scales_nothing_is_none(gguf_file: Build, changes: dict[str, Any]) -> None:
+    assert import_gguf(gguf_file(changes), {}).spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"llama.embedding_length": None}, r"field 'llama\.embedding_length' is missing"),
+        ({"llama.block_count": 0}, "must be a whole number from 1 to 10000, not 0"),
+        ({"llama.block_count": "2"}, "not '2'"),
+        ({"llama.attention.head_count_kv": 3}, "4 heads cannot be shared by llama.attention.head_count_kv = 3"),
+        ({"llama.attention.head_count": 5, "llama.attention.head_count_kv": 5}, "not a multiple of the 5 heads"),
+        ({"llama.feed_forward_length": 97}, r"has the shape \[96, 64\], and the configuration says \[97, 64\]"),
+        ({"llama.vocab_size": 300}, r"'token_embd\.weight' has the shape \[263, 64\]"),
+        ({"llama.attention.layer_norm_rms_epsilon": None}, "layer_norm_rms_epsilon' is missing"),
+        ({"llama.rope.freq_base": float("nan")}, "must be a finite number"),
+        ({"general.architecture": 3}, "'general.architecture' must be text, not 3"),
+    ],
+)
+def test_fields_that_are_wrong(gguf_file: Build, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(MalformedModelError, match=problem):
+        import_gguf(gguf_file(changes), {})
+
+
+def test_missing_tensors_are_listed(gguf_file: Build) -> None:
+    with pytest.raises(
+        MalformedModelError, match=r"small\.gguf lacks 2 tensors .*: blk\.0\.attn_k\.weight, output_norm"
+    ):
+        import_gguf(gguf_file(tensors={"blk.0.attn_k.weight": None, "output_norm.weight": None}), {})
+
+
+def test_metadata_that_nothing_used_is_noted(gguf_file: Build) -> None:
+    notes = import_gguf(gguf_file({"llama.some_new_thing": 1, "general.author": "x"}), {}).notes
+    assert notes == ("metadata that nothing used: llama.some_new_thing",)
+
+
+def test_b18_ends_of_a_text(gguf_file: Build) -> None:
+    generation = import_gguf(gguf_file({"tokenizer.ggml.eot_token_id": 0}), {}).generation
+    assert generation.eos_ids == (2, 0)
+    model = import_gguf(gguf_file({"tokenizer.ggml.eos_token_id": 0}), {})
+    assert model.generation.eos_ids == (0, 2)  # <|im_end|>, by its name
+    assert any("<|im_end|> ends a text by its name" in note for note in model.notes)
+    model = import_gguf(gguf_file({"tokenizer.ggml.eos_token_id": 9999}), {})
+    assert any("eos_token_id 9999 is outside the vocabulary of 263" in note for note in model.notes)
+
+
+def test_bos_and_the_chat_template(gguf_file: Build) -> None:
+    generation = import_gguf(gguf_file({"tokenizer.chat_template": "{{ messages }}"}), {}).generation
+    assert (generation.bos_id, generation.add_bos, generation.chat_template) == (1, False, "{{ messages }}")
+    assert generation.special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert import_gguf(gguf_file({"tokenizer.ggml.add_bos_token": True}), {}).generation.add_bos
+    assert import_gguf(gguf_file({"tokenizer.ggml.pre": "llama-bpe"}), {}).generation.add_bos
+    no_bos = {"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.bos_token_id": None}
+    assert not import_gguf(gguf_file(no_bos), {}).generation.add_bos
+
+
+def test_a_file_without_a_tokenizer_takes_ids_only(gguf_file: Build) -> None:
+    keys = ("model", "pre", "tokens", "token_type", "merges", "bos_token_id", "eos_token_id")
+    model = import_gguf(gguf_file({**{f"tokenizer.ggml.{key}": None for key in keys}, "llama.vocab_size": 263}), {})
+    assert model.tokenizer is None and model.generation.eos_ids == ()
+
+
+def test_sniffing(gguf_file: Build, tmp_path: Path) -> None:
+    assert sniff(gguf_file()) is None
+    (tmp_path / "other").write_bytes(b"PK\x03\x04")
+    assert sniff(tmp_path / "other") == "its first bytes are b'PK\\x03\\x04', not b'GGUF'"
+    assert sniff(tmp_path) == "not a file"
