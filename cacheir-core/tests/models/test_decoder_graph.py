@@ -204,7 +204,7 @@ def parallel_block(request: BlockRequest) -> Graph:
         writer.by_head(writer.linear(x, f"attn.{part}", bias=False, result=part), heads, f"{part}_heads")
         for part, heads in (("q", layer.heads), ("k", layer.kv_heads), ("v", layer.kv_heads))
     )
-    mixed = graph.op("grouped_query_attention", q, k, v, writer.positions, writer.row_starts)
+    mixed = graph.op("grouped_query_attention", q, k, v, writer.positions, writer.row_starts, scale=0.5)
     mixed = graph.op("reshape", mixed, shape=("T", str(layer.heads * layer.head_dim)))
     out = graph.op("add", writer.h, writer.linear(mixed, "attn.o", bias=False, result="o"))
     return graph.finish(graph.op("add", out, writer.linear(x, "ffn.square", bias=False, result="square")))

@@ -11,7 +11,7 @@ import pytest
 from cacheir.errors import PassFailed
 from cacheir.ir.graph import LAYER, Module, Op
 from cacheir.ir.parser import parse_module
-from cacheir.ir.types import KVType
+from cacheir.ir.types import KVType, TensorType
 from cacheir.ir.verify import verify_module
 from cacheir.ops.table import core_ops
 from cacheir.pipeline.kv_groups import kv_groups
@@ -241,3 +241,18 @@ def test_attention_in_main_is_refused() -> None:
     attention = next(op for op in module.layers[0].ops if op.name == "grouped_query_attention")
     with pytest.raises(PassFailed, match="@main attends itself"):
         kv_groups(module.replacing(module.main.with_ops([*module.main.ops, attention])))
+
+
+def test_a_logits_head_of_another_kind_is_refused() -> None:
+    module = logical("grouped")
+    head = module.graph("head.logits")
+    flat = replace(head.outputs[0], type=TensorType("f32", head.outputs[0].type.shape[:1]))  # type: ignore[union-attr]
+    module = module.replacing(replace(head, outputs=(flat,)))
+    with pytest.raises(PassFailed, match=r"@head.logits yields f32\[R\], not logits \[R, V\]"):
+        specialize(module, "decode", LIMITS, kv_groups(module))
+
+
+def test_a_module_without_a_logits_head_keeps_the_heads_it_has() -> None:
+    module = logical("grouped")
+    plain = Module("", module.graphs[:-1])
+    assert specialize(plain, "decode", LIMITS, kv_groups(plain)).heads == ()

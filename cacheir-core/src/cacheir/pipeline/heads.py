@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cacheir.errors import PassFailed
 from cacheir.ir.dims import Dim
 from cacheir.ir.graph import Graph, Op, Value
 from cacheir.ir.rewriter import Rewriter
@@ -28,27 +29,29 @@ def all_heads(heads: Sequence[Graph]) -> tuple[Graph, ...]:
 
     ``head.greedy`` gives i32 [R] token ids, ``head.sampled`` too (it takes ``SAMPLING_INPUTS`` and ``%mask`` u32
     [R, ceil(V / 32)]), ``head.logits`` f32 [R, V], ``head.hidden`` the rows as they are.
+
+    Raises PassFailed where ``head.logits`` yields anything else.
     """
     logits = next((graph for graph in heads if graph.name == LOGITS), None)
     if logits is None:
         return tuple(heads)
-    made = (_greedy(logits), _sampled(logits), logits, _hidden(logits))
+    type_ = logits.outputs[0].type
+    if not isinstance(type_, TensorType) or len(type_.shape) != 2 or not type_.shape[1].is_constant:
+        raise PassFailed(f"@{LOGITS} yields {type_}, not logits [R, V] over a vocabulary of constant size")
+    made = (_greedy(logits, type_), _sampled(logits, type_), logits, _hidden(logits))
     names = {graph.name for graph in made}
     return (*made, *(graph for graph in heads if graph.name not in names))
 
 
-def _greedy(logits: Graph) -> Graph:
-    values = logits.outputs[0]
-    token = Value(Rewriter(logits).fresh("token"), TensorType("i32", (_rows(values),)))
-    op = Op("argmax", (values,), (token,), (("axis", -1),))
+def _greedy(logits: Graph, type_: TensorType) -> Graph:
+    token = Value(Rewriter(logits).fresh("token"), TensorType("i32", type_.shape[:1]))
+    op = Op("argmax", logits.outputs[:1], (token,), (("axis", -1),))
     return replace(logits, name="head.greedy", ops=(*logits.ops, op), outputs=(token,))
 
 
-def _sampled(logits: Graph) -> Graph:
-    values = logits.outputs[0]
-    assert isinstance(values.type, TensorType)
+def _sampled(logits: Graph, type_: TensorType) -> Graph:
     names = Rewriter(logits)
-    rows, vocabulary = values.type.shape
+    rows, vocabulary = type_.shape
     inputs = [Value(names.fresh(name), TensorType(dtype, (rows,)), "input") for name, dtype in SAMPLING_INPUTS]
     words = Dim(-(-vocabulary.constant // 32))
     inputs.append(Value(names.fresh("mask"), TensorType("u32", (rows, words)), "input"))
@@ -57,15 +60,10 @@ def _sampled(logits: Graph) -> Graph:
         logits,
         name="head.sampled",
         params=(*logits.params, *inputs),
-        ops=(*logits.ops, Op("sample", (values, *inputs), (token,))),
+        ops=(*logits.ops, Op("sample", (logits.outputs[0], *inputs), (token,))),
         outputs=(token,),
     )
 
 
 def _hidden(logits: Graph) -> Graph:
     return replace(logits, name="head.hidden", weights=(), ops=(), outputs=logits.params[:1])
-
-
-def _rows(value: Value) -> Dim:
-    assert isinstance(value.type, TensorType)
-    return value.type.shape[0]

@@ -76,7 +76,7 @@ class _Sizes:
 
 def _layer(graph: Graph, mode: str, kv_type: KVType | None, sizes: _Sizes) -> Graph:
     """One layer graph with its state and batch inputs, attention lowered."""
-    names = _Names(graph)
+    names = Rewriter(graph)  # for names that are not taken
     params = [sizes.of(value) for value in graph.params if mode == "prefill" or value.name != "row_starts"]
     starts = next((value for value in graph.params if value.name == "row_starts"), None)
     if kv_type is None:
@@ -110,7 +110,7 @@ def _layer(graph: Graph, mode: str, kv_type: KVType | None, sizes: _Sizes) -> Gr
 
 def _main(graph: Graph, mode: str, groups: KVGroups, sizes: _Sizes, layers: dict[str, Graph]) -> Graph:
     """Main with the states and batch inputs of all groups, threaded through its calls."""
-    names = _Names(graph)
+    names = Rewriter(graph)  # for names that are not taken
     starts = next((value for value in graph.params if value.name == "row_starts"), None)
     params = [sizes.of(value) for value in graph.params if mode == "prefill" or value.name != "row_starts"]
     states: list[Value] = []
@@ -181,14 +181,3 @@ def _refuse_row_starts(graph: Graph, mode: str, starts: Value | None) -> None:
                     f"{SPECIALIZE.name}: {op.name} in @{graph.name} reads %{starts.name}, which decode does not have",
                     hint="only grouped_query_attention may read row starts",
                 )
-
-
-class _Names:
-    """The names of a graph, and new ones beside them."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._rewriter = Rewriter(graph)
-
-    def fresh(self, hint: str) -> str:
-        """A name not taken, made from ``hint``."""
-        return self._rewriter.fresh(hint)
