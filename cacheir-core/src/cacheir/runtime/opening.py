@@ -102,6 +102,7 @@ def _artifact(
     from cacheir.models.find_model import find_path
 
     wanted = options.compile or CompileOptions()
+    card: Card | None
     if isinstance(model, Artifact):
         card, path = model.card, model.path
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from cacheir.artifact.artifact import Artifact
     from cacheir.artifact.card import CompileOptions
     from cacheir.plugins.installation import Installation
+
+Pieces = Generator[Piece, None, None]
 
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
@@ -107,8 +110,7 @@ class Runtime:
         **fields: Any,
     ) -> Iterator[int]:
         """The ids that continue ``ids``; the one that ends the answer is not among them."""
-        pieces = self._pieces(ids, max_new_tokens, sampling, fields)
-        return (token for piece in pieces for token in piece.ids)
+        return self._tokens(self._pieces(ids, max_new_tokens, sampling, fields))
 
     def chat(
         self,
@@ -169,6 +171,11 @@ class Runtime:
         """The bytes that the executor owns now."""
         return self._model.executor.memory()
 
+    def counters(self) -> Mapping[str, int]:
+        """What the executor counts of its own accord (``executor.CountingExecutor``), {} where it counts nothing."""
+        count = getattr(self._model.executor, "counters", None)
+        return dict(count()) if count is not None else {}
+
     def close(self) -> None:
         """Lets go of weights and pools. Closing twice is allowed; sessions cannot be used any more."""
         self._model.runner.close()
@@ -183,20 +190,28 @@ class Runtime:
 
     def _pieces(
         self, ids: Sequence[int], max_new_tokens: int | None, sampling: SamplingParams | None, given: dict[str, Any]
-    ) -> Iterator[Piece]:
+    ) -> Pieces:
         """An answer in a session of its own. It is checked here; pages are taken when the first piece is."""
         params = _sampling(max_new_tokens, sampling, given)
         session = self.session()
         session.append(ids)
         return self._answer(session, session.generate(params))
 
-    def _answer(self, session: Session, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        with session:
+    def _answer(self, session: Session, pieces: Pieces) -> Pieces:
+        with session, closing(pieces):
             yield from pieces
             self._stats = session.stats
 
-    def _texts(self, pieces: Iterator[Piece]) -> Iterator[str]:
-        return (piece.text for piece in pieces if piece.text)
+    def _texts(self, pieces: Pieces) -> Iterator[str]:
+        with closing(pieces):
+            for piece in pieces:
+                if piece.text:
+                    yield piece.text
+
+    def _tokens(self, pieces: Pieces) -> Iterator[int]:
+        with closing(pieces):
+            for piece in pieces:
+                yield from piece.ids
 
 
 def _sampling(max_new_tokens: int | None, sampling: SamplingParams | None, given: dict[str, Any]) -> SamplingParams:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -119,11 +119,11 @@ class Session:
             raise BackendError("the executor gave no logits for a row that wants them")
         return outcome.logits
 
-    def generate(self, sampling: SamplingParams | None = None) -> Iterator[Piece]:
+    def generate(self, sampling: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Continues the tokens. The request is checked at once; the work is done as the pieces are taken.
 
-        The last piece has a ``finish_reason``. An iterator that is given up early leaves the session with the tokens
-        that it had delivered.
+        There is a piece for every step, empty for a chunk of the prompt; the last one has a ``finish_reason``. An
+        iterator that is given up early leaves the session with the tokens that it had delivered.
         """
         self._check_idle()
         return self._answer(admit(len(self._sequence.ids), sampling or SamplingParams(), self._model.limits))
@@ -149,7 +149,7 @@ class Session:
     ) -> None:
         self.close()
 
-    def _answer(self, sampling: SamplingParams) -> Iterator[Piece]:
+    def _answer(self, sampling: SamplingParams) -> Generator[Piece, None, None]:
         self._check_idle()
         sequence, model = self._sequence, self._model
         # The session may have grown since the request was checked.
@@ -174,8 +174,8 @@ class Session:
                     self._stats = clock.stats(answer, sampling, self.cache, model.runner.refused_ahead)
                     yield Piece(text, ids, answer.finish_reason)
                     return
-                if ids:
-                    yield Piece(text, ids)
+                # A chunk of the prompt gives an empty piece: between any two steps a caller may give up.
+                yield Piece(text, ids)
                 if outcome.error is not None:
                     raise BackendError(outcome.error)
         finally:

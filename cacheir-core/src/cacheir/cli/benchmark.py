@@ -1,0 +1,97 @@
+"""``cacheir benchmark``: times prefill and decode of one prompt, and the start of a process, with all raw samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cacheir.bench.environment import environment, peak_memory_bytes
+from cacheir.bench.generation import measure
+from cacheir.bench.report import FORMAT, generation_report, lines, start_up_report, write_report
+from cacheir.bench.start_up import measure_start_up
+from cacheir.cli import model_options
+from cacheir.cli.compile import say
+from cacheir.cli.output import print_json
+from cacheir.errors import UsageError
+from cacheir.plugins.installation import default
+from cacheir.plugins.ref import resolve
+
+app = typer.Typer(help="Time prefill and decode.", add_completion=False, rich_markup_mode=None)
+
+_MODEL = typer.Argument(None, help="An artifact, a folder with config.json, a .gguf file, or a named model.")
+_OUTPUT = typer.Option(None, "--output", "-o", help="Write the report to this file as well.")
+
+
+@app.command()
+def benchmark(
+    model: str = _MODEL,
+    prompt: str = typer.Option(
+        "Explain how a compiler turns a program into machine code.", help="The text to continue."
+    ),
+    decode_tokens: int = typer.Option(32, min=1, help="Decode steps of a run; ending tokens do not end it."),
+    repeats: int = typer.Option(3, min=1, help="Runs that are kept."),
+    warmup: int = typer.Option(1, min=0, help="Runs before them that are thrown away."),
+    start_up: int = typer.Option(
+        1, min=0, help="Processes started to time their first token, each with a cold and a warm cache."
+    ),
+    backend: str = model_options.BACKEND,
+    threads: int = model_options.THREADS,
+    max_seq: int = model_options.MAX_SEQ,
+    batch_invariant: bool = model_options.BATCH_INVARIANT,
+    suite: str = typer.Option(
+        "", help="Run a plugin's suite instead; `cacheir plugins list --kind benchmarks` lists them."
+    ),
+    output: Path = _OUTPUT,
+    as_json: bool = typer.Option(False, "--json", help="Print the JSON alone, without the summary on standard error."),
+) -> None:
+    """Time prefill and decode apart. The report is JSON on standard output, with every sample and the environment.
+
+    A run that a prefix hit, a compile, a capture or the load of others spoilt is kept, marked with the cause, and left
+    out of the averages.
+    """
+    if suite:
+        options = {"model": model, "backend": backend, "repeats": repeats, "warmup": warmup, "progress": say}
+        _emit(resolve(default().benchmarks[suite].run)(options), output)
+        return
+    if model is None:
+        raise UsageError("there is no model to measure", hint="cacheir benchmark MODEL, or --suite NAME")
+    report: dict[str, Any] = {"format": FORMAT}
+    if start_up:
+        words = [*(["--backend", backend]), "--threads", str(threads), "--max-seq", str(max_seq)]
+        words += ["--batch-invariant"] if batch_invariant else []
+        report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
+    with model_options.open_runtime(
+        model, backend=backend, threads=threads, max_seq=max_seq, batch_invariant=batch_invariant, unfuse=[]
+    ) as runtime:
+        ids = runtime.encode(prompt)
+        measurement = measure(runtime, ids, decode_tokens=decode_tokens, repeats=repeats, warmup=warmup, progress=say)
+        owned = runtime.memory()
+        report |= generation_report(measurement)
+        report["memory"] = {"peak_bytes": peak_memory_bytes(), "owned": {**vars(owned), "total": owned.total}}
+        report["settings"] = {
+            "model": runtime.artifact.card.model.name,
+            "program_key": runtime.artifact.card.program_key,
+            "backend": runtime.backend_choice.name,
+            "backend_reason": runtime.backend_choice.reason,
+            "batch_invariant": runtime.artifact.card.options.batch_invariant,
+            "threads": threads,
+            "max_seq": runtime.artifact.card.max_seq,
+            "repeats": repeats,
+            "warmup": warmup,
+            "prompt": prompt,
+            "compiled": runtime.artifact.origin == "compiled",
+        }
+    report["environment"] = environment()
+    _emit(report, output)
+    if not as_json:
+        for line in lines(report):
+            say(line)
+
+
+def _emit(report: Any, output: Path | None) -> None:
+    if output is not None:
+        write_report(output, json.dumps(report, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    print_json(report)

@@ -1,0 +1,35 @@
+"""The options that every command which opens a model has in common, and how it is opened with them."""
+
+from __future__ import annotations
+
+import typer
+
+from cacheir.cli.compile import say
+from cacheir.runtime.runtime import Runtime
+
+MODEL = typer.Argument(help="An artifact, a folder with config.json, a .gguf file, or a named model.")
+BACKEND = typer.Option("auto", help="The backend that runs it; auto takes the first that can work here.")
+THREADS = typer.Option(0, min=0, help="Threads of the backend; 0: as many as the process may use.")
+MAX_SEQ = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's own limit, at most 8192.")
+BATCH_INVARIANT = typer.Option(
+    False, "--batch-invariant", help="Take only kernels whose bits do not depend on what runs beside a row."
+)
+UNFUSE = typer.Option([], help="Run a node by its decomposition, to find a fault; may be given several times.")
+
+
+def open_runtime(
+    model: str, *, backend: str, threads: int, max_seq: int, batch_invariant: bool, unfuse: list[str]
+) -> Runtime:
+    """The open model; what takes long, and which kernels had to be replaced here, is said on standard error."""
+    runtime = Runtime(
+        model,
+        backend,
+        threads=threads,
+        max_seq=max_seq,
+        batch_invariant=batch_invariant,
+        unfuse=unfuse,
+        progress=say,
+    )
+    for note in runtime.artifact.notes:
+        say(note)
+    return runtime
