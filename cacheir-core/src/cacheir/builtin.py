@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cacheir.plugins.markers import hookimpl
-from cacheir.plugins.surface_records import CommandSpec, PluginInfo
+from cacheir.plugins.surface_records import CheckSpec, CommandSpec, PluginInfo
 
 if TYPE_CHECKING:
     from cacheir.ir.opdef import OpDef
@@ -70,3 +70,10 @@ def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
     from cacheir.formats.table import core_formats
 
     return core_formats().values()
+
+
+@hookimpl
+def cacheir_register_checks() -> Iterator[CheckSpec]:
+    """What must hold between the plugins that are installed."""
+    yield CheckSpec(name="pass-order", run="cacheir.cli.plugin_checks:pass_order")
+    yield CheckSpec(name="kernel-ops", run="cacheir.cli.plugin_checks:kernel_ops")

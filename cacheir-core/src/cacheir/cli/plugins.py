@@ -130,16 +130,13 @@ def ledger(
     as_json: bool = _JSON,
 ) -> None:
     """List who supplied each pass, op, kernel and family of an artifact, and what lost."""
-    from cacheir.plugins.ledger import read_ledger
+    from cacheir.cli.show_ledger import ledger_json, ledger_text, read_ledger
 
-    rows = read_ledger(artifact)
+    found = read_ledger(artifact, default())
     if as_json:
-        print_json({"format": 1, "rows": [vars(row) for row in rows]})
-        return
-    print_table(
-        ("KIND", "NAME", "PLUGIN", "VERSION", "WHERE", "LOST"),
-        [(row.kind, row.name, row.plugin, row.version, row.where, "; ".join(row.lost)) for row in rows],
-    )
+        print_json(ledger_json(found))
+    else:
+        print(ledger_text(found))
 
 
 def _list_kind(kind: Kind, as_json: bool) -> None:

@@ -26,6 +26,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._contributions: tuple[Contribution[T], ...] | None = None
         self._by_claim: dict[str, Contribution[T]] = {}
+        self._left_out: list[tuple[Contribution[T], Plugin]] = []
 
     @property
     def contributions(self) -> tuple[Contribution[T], ...]:
@@ -44,6 +45,12 @@ class Registry(Generic[T]):
             self._by_claim = claimed
             self._contributions = tuple(kept)
         return self._contributions
+
+    @property
+    def left_out(self) -> tuple[tuple[Contribution[T], Plugin], ...]:
+        """Contributions that a clash left out, each with the plugin that has the name."""
+        self.contributions  # noqa: B018  asks the plugins
+        return tuple(self._left_out)
 
     def __iter__(self) -> Iterator[T]:
         return (contribution.spec for contribution in self.contributions)
@@ -109,6 +116,7 @@ class Registry(Generic[T]):
         return cast(str, cast(Any, spec).name)
 
     def _leave_out(self, contribution: Contribution[T], first: Plugin, claim: str) -> None:
+        self._left_out.append((contribution, first))
         name = self._name(contribution.spec)
         what = f"{self.kind.name} {name!r} is left out"
         about = "that name" if claim == _key(name) else repr(claim.partition(":")[2])
