@@ -1,4 +1,4 @@
-"""SmolLM2 against transformers in float32: ids, logits, margins and greedy tokens, from the GGUF file and from a folder."""
+"""SmolLM2 against transformers in float32: ids, logits, margins, greedy tokens; as a GGUF file and as a folder."""
 
 from __future__ import annotations
 

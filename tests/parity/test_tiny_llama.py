@@ -1,4 +1,4 @@
-"""Tiny Llamas against transformers: prefill logits, greedy tokens, paged decode; and planted mistakes that must be seen."""
+"""Tiny Llamas against transformers: prefill logits, greedy tokens, paged decode; planted mistakes must be seen."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SHAPES = {
     "all-key-heads": TinyShape(kv_heads=4),
     "wide-heads": TinyShape(head_dim=24, rope_theta=500_000.0, layers=3),
 }
-# With a tied head of this width a tiny model repeats one token whatever it attends to, and with one key head, or one for
-# each query head, there is only one map: such shapes cannot tell every fault by their tokens.
+# With a tied head of this width a tiny model repeats one token whatever it attends to, and with one key head, or one
+# for each query head, there is only one map: such shapes cannot tell every fault by their tokens.
 FAULTY_SHAPES = ("gqa", "wide-heads")
 
 
