@@ -271,3 +271,20 @@ def test_dequantize_unpacks() -> None:
     np.testing.assert_array_equal(evaluate("dequantize", stored), stored.dense())
     rounded = evaluate("dequantize", stored, dtypes={0: "bf16"})
     np.testing.assert_array_equal(rounded, to_bf16(stored.dense()))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "matmul", "cumsum", "softmax"])
+def test_narrow_types_are_added_up_in_float32(name: str) -> None:
+    """3000 elements added in f16 would be off by per cents, or stop growing at 2048."""
+    x = (RNG.random((2, 3000)) * 2).astype(np.float16)
+    wide = x.astype(np.float64)
+    if name in ("sum", "mean"):
+        found, exact = evaluate("reduce", x, kind=name, axes=(1,)), getattr(np, name)(wide, axis=1)
+    elif name == "matmul":
+        found, exact = evaluate("matmul", x, np.ascontiguousarray(x.T)), wide @ wide.T
+    elif name == "cumsum":
+        found, exact = evaluate("cumsum", x), np.cumsum(wide, axis=1)
+    else:
+        found, exact = evaluate("softmax", x), np.exp(wide) / np.exp(wide).sum(1, keepdims=True)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, exact, rtol=2.0**-10, atol=1e-7)

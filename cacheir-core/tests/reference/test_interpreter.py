@@ -260,3 +260,33 @@ def test_a_size_that_an_op_brings_is_bound_from_its_result() -> None:
         lengths = np.array([longest, min(1, longest)], np.int32)
         k, n = interpret(graph, OPS, {}, [np.array([[0, 2], [1, -1]], np.int32), lengths], [pool])
         assert k.shape == (2, longest, 1, 4) and n.tolist() == list(range(longest))
+
+
+def test_calls_inside_a_layer_graph_pass_its_layer_on_or_name_another() -> None:
+    text = """
+    module ""
+
+    graph @main {
+      input %x: f32[2]
+      %a: f32[2] = call @layer(%x) {layer = 4}
+      yield %a
+    }
+
+    graph @layer {
+      input %x: f32[2]
+      %a: f32[2] = call @scale(%x) {layer = $layer}
+      %b: f32[2] = call @scale(%a) {layer = 1}
+      yield %b
+    }
+
+    graph @scale {
+      input %x: f32[2]
+      weight @w: f32[2] = stored "layers.$layer.w"
+      %y: f32[2] = multiply(%x, @w)
+      yield %y
+    }
+    """
+    weights = {f"layers.{layer}.w": normal(2) for layer in (1, 4)}
+    x = normal(2)
+    (found,) = interpret(parse_module(text), OPS, weights, [x])
+    np.testing.assert_array_equal(found, x * weights["layers.4.w"] * weights["layers.1.w"])
