@@ -10,7 +10,7 @@ import pytest
 from cacheir.errors import PluginError
 from cacheir.plugins.distributions import Distribution
 from cacheir.plugins.ref import resolve
-from cacheir.plugins.requirement import Requirement, parse_requirement, unmet
+from cacheir.plugins.requirement import Requirement, install_command, parse_requirement, unmet
 
 Write = Callable[..., str]
 
@@ -107,3 +107,10 @@ def test_unmet() -> None:
     assert unmet(Requirement("numpy", ">=1.26"), here) == ""
     assert unmet(Requirement("numpy", ">=2"), here) == "needs numpy>=2, found 1.26.4"
     assert unmet(Requirement("torch", ""), here) == "needs torch, which is not installed"
+
+
+def test_packages_of_this_tree_come_from_a_checkout() -> None:
+    numpy, cpu = Requirement("numpy", ">=2"), Requirement("cacheir-cpu", ">=0.1")
+    assert install_command([]) == ""
+    assert install_command([numpy]) == "pip install 'numpy>=2'"
+    assert install_command([numpy, cpu]) == "pip install 'numpy>=2' ./cacheir-cpu in a checkout of CacheIR"

@@ -18,7 +18,7 @@ from cacheir.plugins.installation import Installation
 from cacheir.plugins.inventory import idle_backends
 from cacheir.plugins.plugin import Plugin, Problem
 from cacheir.plugins.ref import import_target, is_reference, resolve
-from cacheir.plugins.requirement import how_to_install, parse_requirement, unmet, unmet_requirements
+from cacheir.plugins.requirement import how_to_install, install_command, parse_requirement, unmet, unmet_requirements
 from cacheir.plugins.specs import CheckResult, KernelSpec
 
 CHECK_SECONDS = 5.0
@@ -123,7 +123,7 @@ def _requirements(plugin: Plugin) -> Iterator[Finding]:
         sentence = unmet(requirement, found) if requirement else ""
         if requirement is None or not sentence:
             continue
-        install = f"pip install '{requirement}'"
+        install = install_command([requirement])
         if not requirement.extra:
             yield Finding("FAIL", sentence, install)
         elif "found" in sentence:

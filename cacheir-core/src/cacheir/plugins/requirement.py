@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
+from types import ModuleType
 
 from cacheir.plugins.distributions import Distribution, installed, normalise, requirements
 from cacheir.plugins.versions import satisfies
@@ -61,34 +62,49 @@ def unmet_by(error: BaseException) -> str:
     """The unmet requirement that explains a failed import, "" where none does.
 
     The code that failed is found in the traceback, its distribution by its package's name, and of that one's
-    requirements those on the package that the import was about; an AttributeError does not say which, so all count.
+    requirements those on the package that the import or the missing attribute was about.
     """
     return "; ".join(unmet(requirement) for requirement in unmet_requirements(error))
 
 
 def how_to_install(error: BaseException) -> str:
     """The command that would meet what ``unmet_by`` names, "" where it names nothing."""
-    found = unmet_requirements(error)
-    return "pip install " + " ".join(f"'{requirement}'" for requirement in found) if found else ""
+    return install_command(unmet_requirements(error))
+
+
+def install_command(wanted: Sequence[Requirement]) -> str:
+    """The pip command for ``wanted``, "" for nothing. Packages of this tree come from a checkout and from no index."""
+    if not wanted:
+        return ""
+    own = [requirement for requirement in wanted if requirement.name.split("-")[0] == "cacheir"]
+    parts = [f"./{requirement.name}" if requirement in own else f"'{requirement}'" for requirement in wanted]
+    return "pip install " + " ".join(parts) + (" in a checkout of CacheIR" if own else "")
 
 
 def unmet_requirements(error: BaseException) -> list[Requirement]:
     """The declared requirements that explain a failed import, those of the code that failed first."""
-    if not isinstance(error, (ImportError, AttributeError)):
+    about = _package_of(error)
+    if not about:
         return []
-    about = ""
-    if isinstance(error, ImportError):
-        about = (error.name or "").partition(".")[0]
     distributions = installed()
     providers = _providers(tuple(distributions))
     names = {normalise(name) for name in (about, *providers.get(about, ()))}
     needed: dict[str, Requirement] = {}
     for owner in _owners(error, distributions, providers):
         for requirement in filter(None, map(parse_requirement, requirements(owner))):
-            wanted = requirement.name in names if about else not requirement.extra
-            if wanted and unmet(requirement, distributions):
+            if requirement.name in names and unmet(requirement, distributions):
                 needed.setdefault(requirement.name, requirement)
     return list(needed.values())
+
+
+def _package_of(error: BaseException) -> str:
+    """The top-level package that could not be imported, or that does not have a name; "" where it is about none."""
+    name = None
+    if isinstance(error, ImportError):
+        name = error.name
+    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        name = error.obj.__name__
+    return (name or "").partition(".")[0]
 
 
 @lru_cache(maxsize=2)

@@ -20,12 +20,9 @@ def _clause_holds(version: str, clause: str) -> bool:
         return True
     operator, wanted = match.groups()
     if operator in ("==", "!=") and wanted.endswith(".*"):
-        prefix = _release(wanted[:-2])
-        same = (_release(version) + (0,) * len(prefix))[: len(prefix)] == prefix
-        return same == (operator == "==")
+        return _begins(version, _release(wanted[:-2])) == (operator == "==")
     if operator == "~=":
-        prefix = _release(wanted)[:-1]
-        return _key(version) >= _key(wanted) and _release(version)[: len(prefix)] == prefix
+        return _key(version) >= _key(wanted) and _begins(version, _release(wanted)[:-1])
     have, want = _key(version), _key(wanted)
     results = {
         "===": version == wanted,
@@ -37,6 +34,11 @@ def _clause_holds(version: str, clause: str) -> bool:
         ">": have > want,
     }
     return results[operator]
+
+
+def _begins(version: str, prefix: tuple[int, ...]) -> bool:
+    """Whether a release begins with ``prefix``, zeros added where it is shorter."""
+    return (_release(version) + (0,) * len(prefix))[: len(prefix)] == prefix
 
 
 def _release(version: str) -> tuple[int, ...]:
