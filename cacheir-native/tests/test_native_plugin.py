@@ -17,7 +17,7 @@ def test_probe_names_the_extension_that_is_not_built() -> None:
     assert importlib.util.find_spec(probe.EXTENSION) is None
     reason = probe.why_unavailable()
     assert reason is not None
-    assert "cacheir_native._native is not built" in reason
+    assert "cacheir_native._cacheir_native is not built" in reason
 
 
 def test_probe_gives_another_reason_where_the_extension_exists(monkeypatch: pytest.MonkeyPatch) -> None:

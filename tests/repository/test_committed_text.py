@@ -11,7 +11,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.)}*$-])/(?:work|root|opt|home|Users)/\w")
 INDEX_OPTIONS = ["--index" + "-url", "--extra-index" + "-url", "--find" + "-links", "--trusted" + "-host"]
 
 INSTALLER = r"\b(?:pip3?|pipx|uv pip|uv)\s+(?:install|add|run|wheel|download)"
-INSTALL = re.compile(INSTALLER + r"\s+(?P<words>[^\n`|;&)]*)")
+INSTALL = re.compile(INSTALLER + r"\s+(?P<words>[^\n`|;&)#]*)")
 SIBLING = re.compile(r"[\"']?cacheir(-[a-z]+)?(\[[a-z,]*\])?([<>=!~].*)?[\"'.,:]*")
 
 

@@ -124,12 +124,13 @@ def test_core_imports_point_up(core_imports: list[Import]) -> None:
     assert not bad
 
 
-def test_nothing_imports_a_leaf(core_imports: list[Import]) -> None:
+def test_nothing_but_a_command_imports_a_leaf(core_imports: list[Import]) -> None:
+    """A command may call what it is the surface of: `cacheir benchmark` needs bench."""
     bad = [
         str(found)
         for found in core_imports
         for part in core_parts(found) & LEAVES
-        if found.importer.split(".")[1:2] != [part]
+        if found.importer.split(".")[1:2] not in ([part], ["cli"])
     ]
     assert not bad
 

@@ -12,7 +12,7 @@ def cacheir_plugin_info() -> PluginInfo:
     """Say who this is."""
     return PluginInfo(
         title="CacheIR native",
-        summary="C++ backend for CPUs with SIMD instruction sets; this version has no compiled code.",
+        summary="C++ backend for CPUs with SIMD instruction sets; this version installs no compiled code.",
     )
 
 

@@ -10,13 +10,13 @@ from cacheir.errors import BackendUnavailable
 if TYPE_CHECKING:
     from cacheir.runtime.executor import ExecutorOptions
 
-EXTENSION = "cacheir_native._native"
+EXTENSION = "cacheir_native._cacheir_native"
 
 
 def why_unavailable() -> str | None:
     """Return the reason why the backend cannot run here, in words. Looks for the extension without loading it."""
     if find_spec(EXTENSION) is None:
-        return f"the compiled extension {EXTENSION} is not built, and this version of cacheir-native has no C++ source"
+        return f"the compiled extension {EXTENSION} is not built: cacheir-native was installed without compiled code"
     return f"{EXTENSION} is there, but this version of cacheir-native has no executor that could use it"
 
 
