@@ -257,6 +257,10 @@ def test_a_file_without_a_tokenizer_takes_ids_only(gguf_file: Build) -> None:
 
 def test_sniffing(gguf_file: Build, tmp_path: Path) -> None:
     assert sniff(gguf_file()) is None
+    gguf_file().rename(tmp_path / "blob")
+    assert sniff(tmp_path / "blob") is None
     (tmp_path / "other").write_bytes(b"PK\x03\x04")
     assert sniff(tmp_path / "other") == "its first bytes are b'PK\\x03\\x04', not b'GGUF'"
-    assert sniff(tmp_path) == "not a file"
+    assert sniff(tmp_path) == "takes GGUF files"
+    (tmp_path / "damaged.gguf").write_bytes(b"GG")
+    assert sniff(tmp_path / "damaged.gguf") is None

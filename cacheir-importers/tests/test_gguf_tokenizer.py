@@ -13,7 +13,8 @@ from cacheir.errors import MalformedModelError, RequestError, UnsupportedModelEr
 from cacheir.models.imported import TokenizerSource
 from cacheir_importers.byte_level import BYTE_CHARACTERS, from_bytes, to_bytes
 from cacheir_importers.gguf.pre_tokenizers import PRE_TOKENIZERS
-from cacheir_importers.gguf.tokenizer import load_tokenizer, read_tokenizer
+from cacheir_importers.gguf.tokenizer import load_tokenizer
+from cacheir_importers.gguf.tokenizer_arrays import read_tokenizer
 from cacheir_importers.library_tokenizer import LibraryTokenizer
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -10,8 +10,8 @@ import pytest
 from cacheir.plugins import CommandSpec, resolve
 from cacheir.plugins.specs import FamilySpec, ImporterSpec, ModelSpec, TokenizerSpec
 from cacheir_importers import plugin
-from cacheir_importers.gguf import tokenizer as gguf_tokenizer
-from cacheir_importers.huggingface import tokenizer as huggingface_tokenizer
+from cacheir_importers.gguf import tokenizer_arrays
+from cacheir_importers.huggingface import tokenizer_files
 
 HEAVY = ("numpy", "tokenizers", "safetensors", "typer", "torch", "gguf", "transformers")
 
@@ -56,4 +56,4 @@ def test_every_reference_resolves(hook: object, record: type, references: tuple[
 
 def test_kinds_of_tokenizers_are_the_ones_that_sources_name() -> None:
     names = {spec.name for spec in plugin.cacheir_register_tokenizers()}
-    assert names == {gguf_tokenizer.KIND, huggingface_tokenizer.KIND}
+    assert names == {tokenizer_arrays.KIND, tokenizer_files.KIND}

@@ -14,16 +14,16 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
 
 from cacheir.errors import UsageError
 from cacheir_importers.tiny_tokenizer import BOS_ID, EOS_ID, write_tokenizer
 
-if TYPE_CHECKING:
-    import numpy as np
-
 # A seed whose greedy answers to CLEAR_PROMPTS lead by more than 0.1 at each of 64 tokens (float32 gives 3e-5).
-DEFAULT_SEED = 2511
+DEFAULT_SEED = 9199
 CLEAR_PROMPTS = ("CacheIR", "Hello", "The same prompt")
 
 
@@ -70,8 +70,6 @@ def write_tiny(
 
 
 def _write_files(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], vocab: int) -> None:
-    from safetensors.numpy import save
-
     write_tokenizer(folder, vocab)
     ids = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
     write_json(folder / "config.json", {**config, **ids})
@@ -85,8 +83,6 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def _llama(shape: TinyShape, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    import numpy as np
-
     # The old generator: its stream is frozen, so that a seed means one model in every version of NumPy.
     random = np.random.RandomState(seed)
 

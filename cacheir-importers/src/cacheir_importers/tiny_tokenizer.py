@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
 from cacheir.errors import UsageError
 
 BOS, EOS, TURN = "<|begin|>", "<|end|>", "<|turn|>"
@@ -37,8 +39,6 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
 
     UsageError for a vocabulary that cannot hold the bytes, or is larger than the text has pairs for.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-
     if vocab < _FEWEST:
         raise UsageError(f"a byte-level vocabulary needs at least {_FEWEST} tokens, not {vocab}")
     tokenizer = Tokenizer(models.BPE())

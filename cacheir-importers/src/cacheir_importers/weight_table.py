@@ -93,6 +93,13 @@ def unused_note(names: Iterable[str], used: Mapping[str, WeightSource]) -> tuple
     return (f"{len(extra)} tensors were not used: {some(extra)}",) if extra else ()
 
 
+def vocabulary_note(tokens: int, spec: DecoderSpec) -> tuple[str, ...]:
+    """A note where the tokenizer has more ids than the model; the other way round is common and harmless."""
+    if tokens <= spec.vocab_size:
+        return ()
+    return (f"the tokenizer has {tokens} ids and the model {spec.vocab_size}: the ids above have no weights",)
+
+
 def weight_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     """The shape of each weight of the standard decoder block, outermost first; a linear weight is [out, in]."""
     vocabulary = (spec.vocab_size, spec.hidden)

@@ -18,16 +18,27 @@ from cacheir_importers.fields import Fields
 from cacheir_importers.gguf.generation import read_generation
 from cacheir_importers.gguf.reader import Header, read_header
 from cacheir_importers.gguf.tensor_types import TENSOR_TYPES
-from cacheir_importers.gguf.tokenizer import read_tokenizer
-from cacheir_importers.weight_table import StoredTensor, place_weights, unused_note, with_optional_weights
+from cacheir_importers.gguf.tokenizer_arrays import read_tokenizer
+from cacheir_importers.weight_table import (
+    StoredTensor,
+    place_weights,
+    unused_note,
+    vocabulary_note,
+    with_optional_weights,
+)
 
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
 def sniff(path: Path) -> str | None:
-    """None for a file that begins as a GGUF file of either byte order does, else what it begins with."""
+    """None for a file that says it is GGUF, by its name or its first bytes, else what it begins with.
+
+    A damaged file with the right name is taken, so that the reader can say what is wrong with it.
+    """
     if not path.is_file():
-        return "not a file"
+        return "takes GGUF files"
+    if path.suffix.lower() == ".gguf":
+        return None
     with path.open("rb") as file:
         magic = file.read(4)
     return None if magic in (b"GGUF", b"FUGG") else f"its first bytes are {magic!r}, not b'GGUF'"
@@ -65,7 +76,12 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
         spec=spec,
         tokenizer=tokenizer,
         generation=generation,
-        notes=(*_field_notes(metadata, f"{architecture}."), *notes, *_tensor_notes(header, sources)),
+        notes=(
+            *_field_notes(metadata, f"{architecture}."),
+            *notes,
+            *vocabulary_note(len(tokenizer.data["tokens"]) if tokenizer else 0, spec),
+            *unused_note((name for name in header.tensors if name != _ROPE_FACTORS), sources),
+        ),
     )
 
 
@@ -126,7 +142,3 @@ def _field_notes(metadata: Fields, prefix: str) -> list[str]:
     notes = [f"metadata that nothing used: {', '.join(unread)}"] if unread else []
     assumed = [f"{key} = {value}" for key, value in metadata.assumed().items() if key.startswith(prefix)]
     return notes + ([f"absent from the metadata, and assumed: {', '.join(assumed)}"] if assumed else [])
-
-
-def _tensor_notes(header: Header, sources: Mapping[str, Any]) -> tuple[str, ...]:
-    return unused_note((name for name in header.tensors if name != _ROPE_FACTORS), sources)

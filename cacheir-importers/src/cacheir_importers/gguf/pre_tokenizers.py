@@ -6,12 +6,7 @@ it, which is what the model was trained with. A name that is not here is refused
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
@@ -56,16 +51,3 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "smollm": _DIGIT_BY_DIGIT,
     "starcoder": _DIGIT_BY_DIGIT,
 }
-
-
-def install(pre: PreTokenizer, tokenizer: Tokenizer) -> None:
-    """Set the normalizer, the splits and the byte-level steps of ``tokenizer``."""
-    from tokenizers import Regex, decoders, normalizers, pre_tokenizers
-
-    forms: dict[str, Callable[[], Any]] = {"NFC": normalizers.NFC}
-    if pre.normalize:
-        tokenizer.normalizer = forms[pre.normalize]()
-    steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns]
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    tokenizer.decoder = decoders.ByteLevel()

@@ -1,64 +1,21 @@
-"""The tokenizer of a GGUF file: byte-level BPE rebuilt from the arrays of its metadata."""
+"""Builds the tokenizer of a GGUF file, byte-level BPE, from its arrays, through the tokenizers library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
-from cacheir.errors import MalformedModelError, UnsupportedModelError
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from cacheir.errors import MalformedModelError
 from cacheir.models.imported import TokenizerSource
 from cacheir_importers.byte_level import BYTE_CHARACTERS, to_bytes
-from cacheir_importers.gguf.pre_tokenizers import PRE_TOKENIZERS, install
+from cacheir_importers.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from cacheir_importers.library_tokenizer import LibraryTokenizer
-
-KIND = "gguf-bpe"
-_MODEL = "gpt2"
-# Values of tokenizer.ggml.token_type (llama.cpp's llama_token_type).
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-
-
-def read_tokenizer(metadata: Mapping[str, Any], place: str) -> TokenizerSource | None:
-    """The tokenizer as data, None where the file has none.
-
-    Raises UnsupportedModelError that names a tokenizer model or a pre-tokenizer that is not known for sure, and
-    MalformedModelError for arrays that are missing or do not fit each other.
-    """
-    model = metadata.get("tokenizer.ggml.model")
-    if model is None:
-        return None
-    if model != _MODEL:
-        raise UnsupportedModelError(
-            f"{place}: tokenizer.ggml.model {model!r} is not supported; supported: {_MODEL} (byte-level BPE)"
-        )
-    pre = metadata.get("tokenizer.ggml.pre")
-    if pre not in PRE_TOKENIZERS:
-        known = ", ".join(sorted(PRE_TOKENIZERS))
-        said = "is missing" if pre is None else f"{pre!r} is not supported"
-        raise UnsupportedModelError(
-            f"{place}: tokenizer.ggml.pre {said}, and a guess would give wrong ids; supported: {known}"
-        )
-    tokens = _texts(metadata, "tokenizer.ggml.tokens", place)
-    types = metadata.get("tokenizer.ggml.token_type")
-    if types is not None and len(types) != len(tokens):
-        raise MalformedModelError(
-            f"{place}: tokenizer.ggml.token_type has {len(types)} entries, and there are {len(tokens)} tokens"
-        )
-    return TokenizerSource(
-        kind=KIND,
-        data={
-            "pre": pre,
-            "tokens": tokens,
-            "merges": _texts(metadata, "tokenizer.ggml.merges", place),
-            "special": _ids_of(types, _CONTROL, _UNKNOWN),
-            "added": _ids_of(types, _USER_DEFINED),
-        },
-    )
 
 
 def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
     """The tokenizer that ``read_tokenizer`` described. MalformedModelError where its arrays make none."""
-    from tokenizers import AddedToken, Tokenizer, models
-
     data = source.data
     tokens: list[str] = data["tokens"]
     pre = PRE_TOKENIZERS[data["pre"]]
@@ -70,7 +27,7 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
         library = Tokenizer(models.BPE(_vocabulary(tokens), merges, ignore_merges=pre.ignore_merges))
     except Exception as error:  # the library raises nothing narrower
         raise MalformedModelError(f"the tokenizers library refuses the tokenizer's arrays: {error}") from error
-    install(pre, library)
+    _install(pre, library)
     special, added = data["special"], data["added"]
     library.add_special_tokens([AddedToken(tokens[token], special=True, normalized=False) for token in special])
     library.add_tokens([AddedToken(tokens[token], special=False, normalized=False) for token in added])
@@ -96,12 +53,12 @@ def _vocabulary(tokens: list[str]) -> dict[str, int]:
     return vocabulary
 
 
-def _texts(metadata: Mapping[str, Any], key: str, place: str) -> list[str]:
-    value = metadata.get(key)
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise MalformedModelError(f"{place}: {key!r} must be an array of strings")
-    return value
-
-
-def _ids_of(types: Any, *wanted: int) -> list[int]:
-    return [token for token, kind in enumerate(types or ()) if kind in wanted]
+def _install(pre: PreTokenizer, tokenizer: Tokenizer) -> None:
+    """Set the normalizer, the splits and the byte-level steps of ``tokenizer``."""
+    forms: dict[str, Callable[[], Any]] = {"NFC": normalizers.NFC}
+    if pre.normalize:
+        tokenizer.normalizer = forms[pre.normalize]()
+    steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()

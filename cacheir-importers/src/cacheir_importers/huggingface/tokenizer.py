@@ -1,30 +1,15 @@
-"""A tokenizer from a tokenizer.json: the library's tokenizer, and what its decoder says about a token's bytes."""
+"""Builds the tokenizer of a Hugging Face folder from its tokenizer.json, through the tokenizers library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from tokenizers import AddedToken, Tokenizer
 
-from cacheir.errors import MalformedModelError, UnsupportedModelError
+from cacheir.errors import MalformedModelError
 from cacheir.models.imported import TokenizerSource
-from cacheir_importers.byte_level import BYTE_CHARACTERS, to_bytes
+from cacheir_importers.huggingface.spelling import TOKENIZER_FILE, highest_id, read_spelling, unknown_id
+from cacheir_importers.huggingface.tokenizer_files import MAX_TOKENIZER_BYTES
 from cacheir_importers.json_files import parse_object, read_file
 from cacheir_importers.library_tokenizer import LibraryTokenizer
-
-KIND = "huggingface"
-TOKENIZER_FILE = "tokenizer.json"
-MAX_TOKENIZER_BYTES = 256 << 20
-_WORD_START = "\u2581"  # SentencePiece writes a space as this
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How the tokens of a vocabulary spell bytes, and whether the first space of a text is the tokenizer's own."""
-
-    to_bytes: Callable[[str], bytes]
-    from_byte: Callable[[int], str]
-    strips_leading_space: bool = False
 
 
 def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
@@ -34,8 +19,6 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
     lists tokens (id, content, special) that only it has. Raises MalformedModelError for a broken file,
     UnsupportedModelError for a decoder whose bytes are not known.
     """
-    from tokenizers import AddedToken, Tokenizer
-
     path = source.files[TOKENIZER_FILE]
     content = read_file(path, place=TOKENIZER_FILE, limit=MAX_TOKENIZER_BYTES)
     parsed = parse_object(content, place=TOKENIZER_FILE)
@@ -62,86 +45,6 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
         control=[token for token, added in added_tokens.items() if added.special],
         to_bytes=spelling.to_bytes,
         from_byte=spelling.from_byte,
-        unknown=_unknown_id(parsed),
+        unknown=unknown_id(parsed),
         strips_leading_space=spelling.strips_leading_space,
     )
-
-
-def read_spelling(parsed: Mapping[str, Any]) -> Spelling:
-    """The spelling that the decoder of a parsed tokenizer.json stands for; UnsupportedModelError names another one."""
-    decoder = parsed.get("decoder")
-    if not isinstance(decoder, dict):
-        raise UnsupportedModelError(f"{TOKENIZER_FILE} has no decoder, so its tokens have no bytes")
-    steps = decoder.get("decoders") if decoder.get("type") == "Sequence" else [decoder]
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise MalformedModelError(f"{TOKENIZER_FILE}: the decoders of a Sequence must be a list of objects")
-    kinds = [step.get("type") for step in steps]
-    if kinds == ["ByteLevel"]:
-        return Spelling(to_bytes, BYTE_CHARACTERS.__getitem__)
-    if kinds == ["Metaspace"]:
-        return _metaspace(steps[0], parsed)
-    if kinds[:3] == ["Replace", "ByteFallback", "Fuse"] and kinds[3:] in ([], ["Strip"]):
-        return _sentencepiece(steps)
-    names = ", ".join(str(kind) for kind in kinds)
-    raise UnsupportedModelError(
-        f"{TOKENIZER_FILE}: the decoder {names} is not supported; supported: ByteLevel, Metaspace, SentencePiece's"
-        " Replace, ByteFallback, Fuse, Strip"
-    )
-
-
-def highest_id(parsed: Mapping[str, Any]) -> int:
-    """The highest id of a parsed tokenizer.json, added tokens included; -1 for none."""
-    model = parsed.get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    added = parsed.get("added_tokens") or []
-    if not isinstance(vocabulary, (dict, list)) or not isinstance(added, list):
-        raise MalformedModelError(f"{TOKENIZER_FILE}: 'model.vocab' or 'added_tokens' is missing or of a wrong type")
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-    ids += [token.get("id") if isinstance(token, dict) else None for token in added]
-    if not all(type(token) is int for token in ids):
-        raise MalformedModelError(f"{TOKENIZER_FILE}: an id is not a whole number")
-    return max(ids, default=-1)
-
-
-def _metaspace(step: Mapping[str, Any], parsed: Mapping[str, Any]) -> Spelling:
-    mark = step.get("replacement", _WORD_START)
-    model = parsed.get("model")
-    fallback = isinstance(model, dict) and bool(model.get("byte_fallback"))
-    scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
-    return Spelling(_replacing(mark, " ", fallback), _byte_token, strips_leading_space=scheme != "never")
-
-
-def _sentencepiece(steps: list[dict[str, Any]]) -> Spelling:
-    pattern, content = steps[0].get("pattern"), steps[0].get("content")
-    mark = pattern.get("String") if isinstance(pattern, dict) else None
-    if not isinstance(mark, str) or not isinstance(content, str):
-        raise UnsupportedModelError(f"{TOKENIZER_FILE}: the decoder's Replace of {pattern!r} is not supported")
-    strip = steps[3] if len(steps) > 3 else {"content": " ", "start": 0, "stop": 0}
-    if strip.get("content") != " " or strip.get("start") not in (0, 1) or strip.get("stop") != 0:
-        raise UnsupportedModelError(f"{TOKENIZER_FILE}: the decoder's Strip {strip!r} is not supported")
-    return Spelling(_replacing(mark, content, True), _byte_token, strips_leading_space=strip["start"] == 1)
-
-
-def _replacing(mark: str, content: str, byte_fallback: bool) -> Callable[[str], bytes]:
-    def spell(text: str) -> bytes:
-        if byte_fallback and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-            try:
-                return bytes([int(text[3:5], 16)])
-            except ValueError:
-                pass  # not a byte token after all: its text is meant
-        return text.replace(mark, content).encode("utf-8")
-
-    return spell
-
-
-def _byte_token(byte: int) -> str:
-    return f"<0x{byte:02X}>"
-
-
-def _unknown_id(parsed: Mapping[str, Any]) -> int | None:
-    model = parsed["model"]
-    if isinstance(model.get("unk_id"), int):
-        return int(model["unk_id"])
-    text, vocabulary = model.get("unk_token"), model["vocab"]
-    found = vocabulary.get(text) if isinstance(vocabulary, dict) and isinstance(text, str) else None
-    return found if isinstance(found, int) else None

@@ -10,30 +10,30 @@ from typing import Any
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.imported import TokenizerSource
 from cacheir_importers.fields import Fields
-from cacheir_importers.huggingface.tokenizer import (
-    KIND,
-    MAX_TOKENIZER_BYTES,
-    TOKENIZER_FILE,
-    highest_id,
-    read_spelling,
-)
+from cacheir_importers.huggingface.spelling import TOKENIZER_FILE, highest_id, read_spelling
 from cacheir_importers.json_files import parse_object, read_file, read_object
 
+KIND = "huggingface"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_FILE = "special_tokens_map.json"
 TEMPLATE_FILE = "chat_template.jinja"
 _MAX_CONFIG_BYTES = 16 << 20
 _MAX_TEMPLATE_BYTES = 1 << 20
+MAX_TOKENIZER_BYTES = 256 << 20
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """``ids`` has the id of each named token that the tokenizer knows; ``parts`` are (name, bytes) for the hash."""
+    """``ids`` has the id of each named token that the tokenizer knows, ``size`` is its highest id plus one.
+
+    ``parts`` are (name, bytes) for the header hash.
+    """
 
     source: TokenizerSource | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     ids: Mapping[str, int] = field(default_factory=dict)
+    size: int = 0
     add_bos: bool = False
     chat_template: str | None = None
     parts: tuple[tuple[str, bytes], ...] = ()
@@ -79,11 +79,12 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
             files={TOKENIZER_FILE: path},
         ),
         special_tokens=texts,
+        size=max([highest_id(parsed), *(token["id"] for token in added)]) + 1,
         ids={name: ids[text] for name, text in named.items() if text in ids},
-        add_bos=_add_bos(config, before, named.get("bos_token")),
+        add_bos=bool(before) and named["bos_token"] in before,
         chat_template=template,
         parts=tuple(parts),
-        notes=_post_processor_notes([token for token in before if token != named["bos_token"]] + after),
+        notes=tuple(_post_processor_notes(config, named.get("bos_token"), before, after)),
     )
 
 
@@ -138,14 +139,6 @@ def _ids(parsed: Mapping[str, Any], added: list[dict[str, Any]]) -> dict[str, in
     return ids
 
 
-def _add_bos(config: Fields, before: list[str], bos: str | None) -> bool:
-    """Whether a prompt begins with BOS: as the configuration says, else as the post-processor does."""
-    if bos is None:
-        return False
-    said = config.flag_or("add_bos_token", None)
-    return bos in before if said is None else said
-
-
 def _template_tokens(parsed: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The special tokens that the post-processor puts before and after a text."""
     processor = parsed.get("post_processor")
@@ -168,8 +161,15 @@ def _template_tokens(parsed: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def _post_processor_notes(tokens: list[str]) -> tuple[str, ...]:
-    return (f"{TOKENIZER_FILE} adds {', '.join(tokens)} to texts, which prompts do not get",) if tokens else ()
+def _post_processor_notes(config: Fields, bos: str | None, before: list[str], after: list[str]) -> Iterable[str]:
+    """The post-processor alone decides what is added, as in transformers from version 5 on."""
+    for name, tokens in (("add_bos_token", before), ("add_eos_token", after)):
+        said = config.flag_or(name, None)
+        if said is not None and said is not bool(tokens):
+            yield f"{CONFIG_FILE} says {name} = {str(said).lower()}, and {TOKENIZER_FILE} does otherwise, which counts"
+    other = [token for token in before if token != bos] + after
+    if other:
+        yield f"{TOKENIZER_FILE} adds {', '.join(other)} to texts, which prompts do not get"
 
 
 def _chat_template(folder: Path, config: Fields, parts: list[tuple[str, bytes]]) -> str | None:
