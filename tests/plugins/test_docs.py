@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from cacheir.plugins.check_module import arguments, hook_specs
 from cacheir.plugins.kinds import KINDS
 from cacheir.plugins.markers import HOOK_API
 from cacheir.plugins.ref import resolve
 from cacheir.settings import SETTINGS
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Install = Callable[..., Path]
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
@@ -72,6 +79,32 @@ def test_the_example_is_as_small_as_it_says() -> None:
     module = (EXAMPLE / "src" / "cacheir_drop_reshape.py").read_text(encoding="utf-8")
     assert len(module.splitlines()) <= 26
     assert len([line for line in (EXAMPLE / "pyproject.toml").read_text().splitlines() if line]) <= 16
+
+
+def shown(command: str) -> list[list[str]]:
+    """What the tutorial shows under ``$ command``, one list of lines each time."""
+    found = re.findall(rf"^    \$ {re.escape(command)}\n((?:    .*\n|\n(?=    ))*)", TUTORIAL, flags=re.MULTILINE)
+    return [[line.strip() for line in block.splitlines() if line.strip()] for block in found]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["plugins list", "plugins list --kind passes", "plugins doctor drop-reshape"], ids=lambda text: text
+)
+def test_the_tutorial_shows_what_commands_print(arguments: str, install: Install, cacheir: Run) -> None:
+    module = (EXAMPLE / "src" / "cacheir_drop_reshape.py").read_text(encoding="utf-8")
+    install("cacheir-drop-reshape", "0.1.0", module)
+    printed = [_plain(line) for line in cacheir(*arguments.split()).stdout.splitlines()]
+    blocks_shown = shown(f"cacheir {arguments}")
+    assert blocks_shown
+    for line in blocks_shown[0]:
+        # "..." stands for what is left out: the rest of a line, or lines.
+        start = _plain(line.partition("...")[0])
+        assert any(each.startswith(start) for each in printed), f"{line!r} is not in what it prints"
+
+
+def _plain(line: str) -> str:
+    """A line with its numbers as # and its runs of spaces as one."""
+    return re.sub(r"[\d.]*\d", "#", " ".join(line.split()))
 
 
 def test_variables_of_the_tutorial_are_variables() -> None:

@@ -98,6 +98,13 @@ def test_version(cacheir: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"cacheir {__version__}\n", "")
 
 
+def test_as_a_module() -> None:
+    command = [sys.executable, "-m", "cacheir", "--version"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"cacheir {__version__}\n"
+
+
 def test_a_command_of_a_plugin_runs(speaker: Run) -> None:
     assert speaker("speak").stdout == "hello you\n"
     assert speaker("speak", "--name", "world").stdout == "hello world\n"

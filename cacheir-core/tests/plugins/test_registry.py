@@ -119,3 +119,16 @@ def test_plugins_are_asked_once(write_module: Write, installed: Make) -> None:
     import counting  # type: ignore[import-not-found]
 
     assert counting.asked == [1]
+
+
+def test_where_an_unknown_name_would_come_from(write_module: Write, installed: Make) -> None:
+    with pytest.raises(UsageError) as caught:
+        installed().backends["cuda"]
+    assert caught.value.hint == "it is in cacheir-cuda: pip install ./cacheir-cuda in a checkout of CacheIR"
+    broken = f"cuda={write_module('broken_cuda', '1 / 0')}"
+    with pytest.raises(UsageError) as caught:
+        installed(broken).backends["cuda"]
+    assert caught.value.hint == "it is in cacheir-cuda, which is at fault: cacheir plugins doctor cuda"
+    with pytest.raises(UsageError) as caught:
+        installed(broken, block=("cuda",)).backends["cuda"]
+    assert caught.value.hint == "it is in cacheir-cuda, which CACHEIR_PLUGINS or CACHEIR_BLOCK_PLUGINS leaves out"

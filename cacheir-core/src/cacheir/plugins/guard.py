@@ -113,7 +113,7 @@ def _divert_descriptor() -> int | None:
 
 
 def _flush(stream: Any) -> None:
-    if stream is not None and not stream.closed:
+    if stream is not None and not getattr(stream, "closed", False):
         stream.flush()
 
 

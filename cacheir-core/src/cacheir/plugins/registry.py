@@ -10,6 +10,7 @@ from cacheir.errors import UsageError
 from cacheir.plugins.host import Contribution, Host
 from cacheir.plugins.kinds import Kind
 from cacheir.plugins.plugin import Plugin, Problem
+from cacheir.plugins.providers import hint_for
 
 T = TypeVar("T")
 
@@ -97,7 +98,10 @@ class Registry(Generic[T]):
         """The error for a name that nobody registered."""
         names = self.names()
         close = get_close_matches(name, names, n=1)
-        if close:
+        where = hint_for(self.kind.name, name, self.host.plugins)
+        if where:
+            hint = where
+        elif close:
             hint = f"did you mean {close[0]!r}?"
         elif names:
             hint = f"there are: {', '.join(names)}"

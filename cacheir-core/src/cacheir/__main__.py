@@ -1,0 +1,7 @@
+"""``python -m cacheir``: the command ``cacheir``."""
+
+from __future__ import annotations
+
+from cacheir.cli.main import main
+
+main()
