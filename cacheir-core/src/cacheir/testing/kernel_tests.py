@@ -187,7 +187,8 @@ def _declared(kernel: KernelSpec, types: Sequence[Type]) -> bool:
     first = types[0] if types else None
     if kernel.dtypes and (first is None or first.dtype not in kernel.dtypes):
         return False
-    rows = first.shape[0].constant if isinstance(first, TensorType) and first.shape else 0
+    batched = next((type_ for type_ in types if isinstance(type_, TensorType)), None)
+    rows = batched.shape[0].constant if batched is not None and batched.shape else 0
     return kernel.min_rows <= rows and (not kernel.max_rows or rows <= kernel.max_rows)
 
 

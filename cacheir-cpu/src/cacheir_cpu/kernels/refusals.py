@@ -5,8 +5,8 @@ from __future__ import annotations
 from cacheir.ir import Op, TensorType
 
 
-def _all_f32(op: Op) -> str | None:
-    for value in op.operands:
+def _all_f32(op: Op, skip: int = 0) -> str | None:
+    for value in op.operands[skip : skip + 2]:
         dtype = value.type.dtype
         if dtype != "f32" and value.origin != "weight":
             return f"{value} is {dtype}, not f32"
@@ -27,6 +27,11 @@ def embedding(op: Op) -> str | None:
     """Float32 rows alone."""
     dtype = op.attr("dtype", "f32")
     return None if dtype == "f32" else f"it is asked for {dtype} rows, not f32"
+
+
+def kv_append(op: Op) -> str | None:
+    """Float32 keys and values alone; the pool rounds them to its format."""
+    return _all_f32(op, skip=1)
 
 
 def rope(op: Op) -> str | None:

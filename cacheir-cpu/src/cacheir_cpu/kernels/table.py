@@ -61,8 +61,9 @@ def numpy_kernels() -> Iterator[KernelSpec]:
             in_place=op in _IN_PLACE,
             layouts=layouts,
             row_order=row_order,
+            min_rows=1,
         )
 
 
-_REFUSALS = frozenset({"add", "embedding", "multiply", "rope"})
+_REFUSALS = frozenset({"add", "embedding", "kv_append", "multiply", "rope"})
 _IN_PLACE = frozenset({"add", "multiply", "silu", "swiglu"})
