@@ -325,12 +325,14 @@ class _Work:
     def write(self, compiled: _Compiled, place: Path, *, with_location: bool, materialise: bool) -> Artifact:
         """Put the program on disk and tell the observers."""
         self.progress(f"writing {place}")
-        artifact = self.in_memory(compiled, place)
-        weights = artifact.open_weights() if materialise else None
+        lock, weights = compiled.lock, None
+        if materialise:
+            weights = self.in_memory(compiled, place).open_weights()
+            lock = replace(lock, content=weights.content_hash())
         contents = Contents(
             program=compiled.program,
             card=compiled.card,
-            lock=compiled.lock,
+            lock=lock,
             records=compiled.result.records,
             root=compiled.root,
             with_location=with_location,

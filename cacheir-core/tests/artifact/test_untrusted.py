@@ -188,6 +188,8 @@ def test_a_graph_that_is_wrong_is_refused(
     [
         ({"group_layers": [[0]]}, "group_layers do not fit"),
         ({"group_layers": []}, "group_layers do not fit"),
+        ({"group_layers": [[0, 7]]}, "for layer 1, which is not in its KV group"),
+        ({"max_tokens": 1 << 40}, "cannot be"),
         ({"groups": []}, "other KV groups"),
         ({"max_seq": 0}, "cannot be"),
         ({"max_rows": -1}, "cannot be"),
@@ -283,7 +285,13 @@ def test_a_kernel_of_another_op_is_refused(artifact: Path, installation: Install
         read_artifact(artifact, installation)
 
 
-leaves = st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.text(max_size=5) | st.floats(allow_nan=False)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.text(max_size=5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -93,7 +93,9 @@ def test_the_message_names_the_place(change: dict[str, Any], message: str) -> No
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b'{"a": Infinity}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\xff", b"NaN", b'{"a": -Infinity}', b"1e999", b"9" * 5000, b"[" * 100_000]
+)
 def test_what_is_no_json_is_refused(data: bytes) -> None:
     with pytest.raises(ArtifactDamagedError, match="is not JSON"):
         parse_json(data, "file.json")

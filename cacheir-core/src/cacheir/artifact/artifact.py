@@ -59,6 +59,7 @@ class Artifact:
             self.program,
             self.weights_root,
             self.formats,
+            content=self.lock.content if self.manifest.materialised else "",
             cache=cache or settings.cache_dir(),
             on_content=on_content,
         )

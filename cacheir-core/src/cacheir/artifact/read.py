@@ -31,9 +31,11 @@ from cacheir.schedule.memory_plan import MemoryPlan
 from cacheir.schedule.plan_memory import plan_memory
 from cacheir.schedule.plan_steps import run_plan_steps
 from cacheir.schedule.program import Program, ProgramWeight
-from cacheir.schedule.program_weights import program_weights
+from cacheir.schedule.program_weights import program_weights, reached_graphs
 from cacheir.schedule.record_json import from_json, parse_json
 from cacheir.schedule.schedule import Schedule
+
+_LARGEST_LIMIT = (1 << 31) - 1  # token numbers and positions are i32
 
 
 def read_artifact(path: Path, installation: Installation, *, root: Path | None = None) -> Artifact:
@@ -114,7 +116,12 @@ def read_card(path: Path) -> Card:
         )
     card = from_json(Card, open_sealed(data, where), where)
     limits = (card.max_seq, card.max_rows, card.max_tokens)
-    if min(limits) < 1 or len(set(card.options.modes)) != len(card.options.modes) or not card.options.modes:
+    if (
+        min(limits) < 1
+        or max(limits) > _LARGEST_LIMIT
+        or len(set(card.options.modes)) != len(card.options.modes)
+        or not card.options.modes
+    ):
         raise ArtifactDamagedError(f"{where}: limits {limits} or modes {list(card.options.modes)} cannot be")
     return card
 
@@ -189,8 +196,17 @@ def _groups(path: Path, card: Card, modules: Mapping[str, Module]) -> tuple[KVTy
         if module.main.kv_types != groups or card.groups != tuple(map(str, module.main.kv_types)):
             raise ArtifactDamagedError(f"{path}: {mode} has other KV groups than {layout.CARD} says")
     counts = [len(set(layers)) for layers in card.group_layers]
-    if counts != [group.layers for group in groups] or any(layer < 0 for group in card.group_layers for layer in group):
+    if counts != [group.layers for group in groups]:
         raise ArtifactDamagedError(f"{path}: {layout.CARD}: group_layers do not fit the KV groups")
+    for module in modules.values():
+        for graph, layer in reached_graphs(module):
+            wrong = [
+                kv for kv in graph.kv_types if kv not in groups or layer not in card.group_layers[groups.index(kv)]
+            ]
+            if wrong and graph is not module.main:
+                raise ArtifactDamagedError(
+                    f"{path}: {module.mode} calls @{graph.name} for layer {layer}, which is not in its KV group"
+                )
     return groups
 
 

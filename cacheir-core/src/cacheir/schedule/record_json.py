@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from types import UnionType
@@ -35,7 +36,7 @@ def json_bytes(value: Any) -> bytes:
 def parse_json(data: bytes, where: str) -> Any:
     """The JSON value in ``data``; ArtifactDamagedError that names ``where`` for anything else."""
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_constants)
+        return json.loads(data.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise ArtifactDamagedError(f"{where} is not JSON: {error}") from error
 
@@ -123,8 +124,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _no_constants(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is no number that JSON can hold")
+    return value
 
 
 @lru_cache(maxsize=64)

@@ -30,17 +30,18 @@ def open_weights(
     root: Path,
     formats: Mapping[str, QuantFormatSpec],
     *,
+    content: str = "",
     cache: Path | None = None,
     on_content: Callable[[str], None] | None = None,
 ) -> WeightStore:
     """The weights of ``program`` whose files lie under ``root``; opens no file yet.
 
-    ``cache`` is the folder where content hashes are remembered. ``on_content`` is called once with the content hash,
-    as soon as all tensors were read. Raises MalformedModelError for a tensor that is missing, or whose place or type
-    cannot be what the program says.
+    ``content`` is the content hash where it is known. Else it is looked for in ``cache``, the folder where hashes are
+    remembered, or taken while tensors are read; ``on_content`` is called with it once, as soon as it is there. Raises
+    MalformedModelError for a tensor that is missing, or whose place or type cannot be what the program says.
     """
     files = WeightFiles(root, program.sources, formats)
-    return WeightStore(files, program, cache=cache, on_content=on_content)
+    return WeightStore(files, program, content=content, cache=cache, on_content=on_content)
 
 
 class WeightStore:
@@ -55,6 +56,7 @@ class WeightStore:
         files: WeightFiles,
         program: Program,
         *,
+        content: str = "",
         cache: Path | None = None,
         on_content: Callable[[str], None] | None = None,
     ) -> None:
@@ -65,8 +67,8 @@ class WeightStore:
         self._cache = cache
         self._on_content = on_content
         self._content: ContentHash | None = None  # None before the first read, and once the hash is known
-        self._content_hash = ""
-        self._asked_memory = False
+        self._content_hash = content
+        self._asked_memory = bool(content)
         for recipe, weight in program.weights.items():
             self._check(recipe, weight.type, weight.stored)
 
