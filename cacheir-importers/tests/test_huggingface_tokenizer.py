@@ -156,6 +156,17 @@ def test_tokens_that_only_the_configuration_has(folder: Build, edit: Edit) -> No
         load_tokenizer(source)
 
 
+def test_control_tokens_keep_their_flags(tmp_path: Path) -> None:
+    library = byte_level()
+    library.add_special_tokens([AddedToken("<mask>", special=True, lstrip=True)])
+    library.add_tokens([AddedToken("<end>", special=False, rstrip=True)])
+    tokenizer = loaded(library, tmp_path, special_tokens=["<mask>", "<end>", "absent"])
+    assert tokenizer.special_ids == {256, 258, 259} and tokenizer.token_id("absent") is None
+    assert tokenizer.encode("a <mask>", special=True) == [tokenizer.token_id("a"), 258]
+    assert tokenizer.encode("<end> a", special=True) == [259, tokenizer.token_id("a")]
+    assert tokenizer.special_ids.isdisjoint(tokenizer.encode("<end>"))
+
+
 def post_processor(library: Tokenizer, *, before: str = "", after: str = "") -> None:
     pieces = [*([before] if before else []), "$A", *([after] if after else [])]
     special = [(text, library.token_to_id(text)) for text in (before, after) if text]

@@ -183,7 +183,7 @@ def headers(draw: st.DrawFn) -> bytes:
     place = 0
     for name in draw(st.lists(st.sampled_from(["a", "b", "ab", "", "é"]), unique=True, max_size=3)):
         shape = draw(st.lists(st.integers(0, 3), max_size=3))
-        bits = {"F32": 32, "BF16": 16, "F4": 4, "BOOL": 8}
+        bits = {"F32": 32, "BF16": 16, "U8": 8, "BOOL": 8}
         dtype = draw(st.sampled_from(list(bits)))
         total = bits[dtype]
         for size in shape:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
@@ -12,7 +13,8 @@ from cacheir_importers.gguf.pre_tokenizers import PRE_TOKENIZERS
 KIND = "gguf-bpe"
 _MODEL = "gpt2"
 # Values of tokenizer.ggml.token_type (llama.cpp's llama_token_type).
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_NAMED = ("bos", "eos", "eot", "eom", "padding", "unknown")
 
 
 def read_tokenizer(metadata: Mapping[str, Any], place: str) -> TokenizerSource | None:
@@ -29,26 +31,22 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> TokenizerSource |
             f"{place}: tokenizer.ggml.model {model!r} is not supported; supported: {_MODEL} (byte-level BPE)"
         )
     pre = metadata.get("tokenizer.ggml.pre")
-    if pre not in PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
         said = "is missing" if pre is None else f"{pre!r} is not supported"
         raise UnsupportedModelError(
             f"{place}: tokenizer.ggml.pre {said}, and a guess would give wrong ids; supported: {known}"
         )
     tokens = _texts(metadata, "tokenizer.ggml.tokens", place)
-    types = metadata.get("tokenizer.ggml.token_type")
-    if types is not None and len(types) != len(tokens):
-        raise MalformedModelError(
-            f"{place}: tokenizer.ggml.token_type has {len(types)} entries, and there are {len(tokens)} tokens"
-        )
+    types = _types(metadata, len(tokens), place)
     return TokenizerSource(
         kind=KIND,
         data={
             "pre": pre,
             "tokens": tokens,
             "merges": _texts(metadata, "tokenizer.ggml.merges", place),
-            "special": _ids_of(types, _CONTROL, _UNKNOWN),
-            "added": _ids_of(types, _USER_DEFINED),
+            "special": [token for token, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN)],
+            "added": [token for token, kind in enumerate(types) if kind == _USER_DEFINED],
         },
     )
 
@@ -60,5 +58,16 @@ def _texts(metadata: Mapping[str, Any], key: str, place: str) -> list[str]:
     return value
 
 
-def _ids_of(types: Any, *wanted: int) -> list[int]:
-    return [token for token, kind in enumerate(types or ()) if kind in wanted]
+def _types(metadata: Mapping[str, Any], count: int, place: str) -> Sequence[int]:
+    """The type of each token. Where the file has none, the tokens it names by id (BOS, EOS, ...) are control tokens."""
+    types = metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        named = {metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _NAMED}
+        return [_CONTROL if token in named else _NORMAL for token in range(count)]
+    if not isinstance(types, (array, list)) or not all(isinstance(kind, int) for kind in types):
+        raise MalformedModelError(f"{place}: 'tokenizer.ggml.token_type' must be an array of whole numbers")
+    if len(types) != count:
+        raise MalformedModelError(
+            f"{place}: tokenizer.ggml.token_type has {len(types)} entries, and there are {count} tokens"
+        )
+    return types

@@ -20,6 +20,7 @@ TEMPLATE_FILE = "chat_template.jinja"
 _MAX_CONFIG_BYTES = 16 << 20
 _MAX_TEMPLATE_BYTES = 1 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
+ADDED_TOKEN_FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -124,7 +125,8 @@ def _added_tokens(config: Fields, parsed: Mapping[str, Any]) -> list[dict[str, A
         if not key.isdecimal() or len(key) > 9 or not isinstance(content, str):
             raise section.wrong(key, "an id with an object that has the token's content")
         if content not in known:
-            found.append({"id": int(key), "content": content, "special": bool(value.get("special"))})
+            flags = {name: bool(value.get(name)) for name in ADDED_TOKEN_FLAGS}
+            found.append({"id": int(key), "content": content, **flags})
     return sorted(found, key=lambda token: token["id"])
 
 
