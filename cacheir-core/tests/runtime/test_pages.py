@@ -158,3 +158,32 @@ def test_a_copy_that_fails_leaves_the_tables_as_they_were(broken_group: int) -> 
 def test_capacity_is_that_of_the_smallest_pool() -> None:
     assert KVSpace(Copier(), (3, 5), 16).capacity_tokens == 48
     assert KVSpace(Copier(), (), 16).capacity_tokens == 0
+
+
+def test_tables_are_consecutive_where_they_can_be() -> None:
+    pool = PagePool(12)
+    first, _ = pages.grow(pool, (), 0, 8, 4)
+    first, _ = pages.grow(pool, first, 8, 20, 4)
+    assert first == (0, 1, 2, 3, 4)
+    second, _ = pages.grow(pool, (), 0, 12, 4)
+    assert second == (5, 6, 7)
+    pages.cut(pool, first, 0, 4)
+    third, _ = pages.grow(pool, (), 0, 12, 4)
+    second, _ = pages.grow(pool, second, 12, 24, 4)
+    third, _ = pages.grow(pool, third, 12, 20, 4)
+    assert third == (0, 1, 2, 3, 4) and second == (5, 6, 7, 8, 9, 10)
+
+
+@given(actions=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(-1, 12)), max_size=60))
+def test_no_page_is_taken_twice(actions: list[tuple[bool, int, int]]) -> None:
+    pool = PagePool(10)
+    held: list[int] = []
+    for take, count, after in actions:
+        if take and count <= pool.free:
+            held += pool.take(count, after=after)
+        elif not take:
+            back, held = held[:count], held[count:]
+            pool.give_back(back)
+        assert len(set(held)) == len(held) == pool.size - pool.free
+    pool.give_back(held)
+    assert sorted(pool.take(10)) == list(range(10))

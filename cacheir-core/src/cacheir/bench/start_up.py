@@ -16,7 +16,6 @@ from cacheir.bench.cpu_load import cpu_times, foreign_load
 from cacheir.bench.validity import load_causes
 from cacheir.errors import BackendError
 
-_RUN = "import sys; from cacheir.cli.main import main; main(sys.argv[1:])"
 LONGEST_SECONDS = 600.0
 
 
@@ -52,7 +51,7 @@ def measure_start_up(
                 progress(f"start-up {number + 1} of {repeats}, {state} cache")
                 words = ["run", model, "--prompt", prompt, "--max-new-tokens", "1", *options]
                 environ = {**os.environ, "CACHEIR_CACHE_DIR": str(Path(cache))}
-                found.append(time_child([sys.executable, "-c", _RUN, *words], environ, state))
+                found.append(time_child([sys.executable, "-m", "cacheir", *words], environ, state))
     return found
 
 
@@ -84,7 +83,8 @@ def time_child(command: Sequence[str], environ: Mapping[str, str], cache: str = 
     ended = time.perf_counter()
     if code != 0 or not first_byte:
         lines = b"".join(said).decode(errors="replace").strip().split("\n")
-        raise BackendError(f"the process that was to be timed ended with {code} and without a token: {lines[-1]}")
+        fault = next((line for line in lines if line.startswith("error: ")), lines[-1])
+        raise BackendError(f"the process that was to be timed ended with {code} and without a token: {fault}")
     # The child was waited for, so its time counts as this process's own.
     load = foreign_load(before, cpu_times())
     return StartUp(

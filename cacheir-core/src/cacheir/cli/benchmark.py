@@ -59,10 +59,6 @@ def benchmark(
     if model is None:
         raise UsageError("there is no model to measure", hint="cacheir benchmark MODEL, or --suite NAME")
     report: dict[str, Any] = {"format": FORMAT}
-    if start_up:
-        words = [*(["--backend", backend]), "--threads", str(threads), "--max-seq", str(max_seq)]
-        words += ["--batch-invariant"] if batch_invariant else []
-        report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
     with model_options.open_runtime(
         model, backend=backend, threads=threads, max_seq=max_seq, batch_invariant=batch_invariant, unfuse=[]
     ) as runtime:
@@ -84,6 +80,11 @@ def benchmark(
             "prompt": prompt,
             "compiled": runtime.artifact.origin == "compiled",
         }
+    # Last, so that what is wrong with the model is said by this process and not by a child.
+    if start_up:
+        words = ["--backend", backend, "--threads", str(threads), "--max-seq", str(max_seq)]
+        words += ["--batch-invariant"] if batch_invariant else []
+        report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
     report["environment"] = environment()
     _emit(report, output)
     if not as_json:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cacheir.errors import RequestError
-from cacheir.runtime.encode import check_text
+from cacheir.runtime.checked_text import check_text
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 10_000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
-from cacheir.errors import RequestError
 from cacheir.models.imported import GenerationDefaults
+from cacheir.runtime.checked_text import check_text
 from cacheir.runtime.tokenizer import Tokenizer
 
 
@@ -16,10 +17,17 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, defaults: GenerationDefaults) -> None:
         self._tokenizer = tokenizer
         self._bos = defaults.bos_id if defaults.add_bos else None
-        spellings = (tokenizer.decode([token], skip_special=False) for token in sorted(tokenizer.special_ids))
-        # The longest first: where one control token begins like another, the longer one is meant.
-        self.control_texts = tuple(sorted({text for text in spellings if text}, key=lambda text: (-len(text), text)))
-        self._control = re.compile("|".join(map(re.escape, self.control_texts)) or r"(?!)")
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        """How the control tokens are spelt, the longest first: where one begins like another, the longer is meant."""
+        known = self._tokenizer
+        spellings = {known.decode([token], skip_special=False) for token in known.special_ids}
+        return tuple(sorted(filter(None, spellings), key=lambda text: (-len(text), text)))
+
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self.control_texts)) or r"(?!)")
 
     def text_ids(self, text: str, *, at_start: bool = True) -> list[int]:
         """Ids of a plain text; ``at_start`` puts the beginning token in front where the model wants one."""
@@ -52,14 +60,3 @@ class PromptEncoder:
     def at_start(self, ids: Sequence[int]) -> bool:
         """Whether a text begins after ``ids``: there is none before it, or a control token stands between."""
         return not ids or ids[-1] in self._tokenizer.special_ids
-
-
-def check_text(what: str, text: object) -> None:
-    """``RequestError`` where ``text`` is no string, or holds half of a surrogate pair, which no encoding has."""
-    if not isinstance(text, str):
-        raise RequestError(f"{what} must be a string, not {type(text).__name__}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as fault:
-        where = f"at character {fault.start}"
-        raise RequestError(f"{what} has half of a surrogate pair {where}, which is no text") from fault

@@ -6,6 +6,7 @@ A page table is a tuple of page numbers; page ``i`` of it holds the positions fr
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,7 +20,10 @@ class PagePool:
 
     def __init__(self, pages: int) -> None:
         self._counts = [0] * pages
-        self._free = list(range(pages - 1, -1, -1))  # the lowest page is taken first
+        self._free = pages
+        # The lowest free pages, and perhaps some that were taken by ``after`` meanwhile; each page at most once.
+        self._lowest = list(range(pages))
+        self._listed = [True] * pages
 
     @property
     def size(self) -> int:
@@ -29,23 +33,32 @@ class PagePool:
     @property
     def free(self) -> int:
         """Pages that nobody holds."""
-        return len(self._free)
+        return self._free
 
     def holders(self, page: int) -> int:
         """How many tables hold ``page``."""
         return self._counts[page]
 
-    def take(self, count: int) -> PageTable:
-        """``count`` pages for one holder, all or none; ``OutOfPages`` where too few are free."""
-        if count > len(self._free):
+    def take(self, count: int, after: int = -1) -> PageTable:
+        """``count`` pages for one holder, all or none; ``OutOfPages`` where too few are free.
+
+        The page that follows ``after``, and then the lowest: a table of consecutive pages is one slice of the pool,
+        which some executors read without gathering.
+        """
+        if count > self._free:
             raise OutOfPages(
-                f"the step needs {count} KV pages and {len(self._free)} of {self.size} are free",
+                f"the step needs {count} KV pages and {self._free} of {self.size} are free",
                 hint="close sessions that are done, or open the model with more kv_tokens",
             )
-        taken = tuple(self._free.pop() for _ in range(count))
-        for page in taken:
-            self._counts[page] = 1
-        return taken
+        taken: list[int] = []
+        for _ in range(count):
+            after += 1
+            if not (0 < after < self.size and self._counts[after] == 0):
+                after = self._pop_lowest()
+            self._counts[after] = 1
+            self._free -= 1
+            taken.append(after)
+        return tuple(taken)
 
     def share(self, pages: Iterable[int]) -> None:
         """One more holder for each page."""
@@ -61,7 +74,17 @@ class PagePool:
                 raise AssertionError(f"page {page} is given back twice")
             self._counts[page] -= 1
             if self._counts[page] == 0:
-                self._free.append(page)
+                self._free += 1
+                if not self._listed[page]:
+                    self._listed[page] = True
+                    heapq.heappush(self._lowest, page)
+
+    def _pop_lowest(self) -> int:
+        while True:
+            page = heapq.heappop(self._lowest)
+            self._listed[page] = False
+            if self._counts[page] == 0:
+                return page
 
 
 @dataclass(frozen=True)
@@ -100,12 +123,15 @@ def grow(
     pages are given back at once, since their other holders keep them until the copy is done.
     """
     growth = plan_growth(pool, table, start, stop, page_tokens)
-    fresh = iter(pool.take(growth.pages))
+    if not growth.pages:
+        return table, ()
+    fresh = pool.take(growth.pages, after=table[-1] if table else -1)
+    added, replacing = fresh[: growth.added], fresh[growth.added :]
     grown = list(table)
-    for index in growth.replaced:
-        grown[index] = next(fresh)
+    for index, page in zip(growth.replaced, replacing, strict=True):
+        grown[index] = page
     pool.give_back(table[index] for index in growth.replaced)
-    return (*grown, *fresh), tuple((table[index], grown[index]) for index in growth.copied)
+    return (*grown, *added), tuple((table[index], grown[index]) for index in growth.copied)
 
 
 def shrink(pool: PagePool, grown: PageTable, table: PageTable) -> None:

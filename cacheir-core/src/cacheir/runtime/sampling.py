@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import RequestError
+from cacheir.runtime.checked_text import check_text
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
@@ -89,8 +90,7 @@ def _stop_strings(value: Any) -> tuple[str, ...]:
     if len(strings) > MAX_STOP_STRINGS:
         raise RequestError(f"stop holds {len(strings)} strings, more than the {MAX_STOP_STRINGS} allowed")
     for index, string in enumerate(strings):
-        if not isinstance(string, str):
-            raise RequestError(f"stop[{index}] must be a string, not {string!r}")
+        check_text(f"stop[{index}]", string)
         if not string:
             raise RequestError(f"stop[{index}] is empty, so it would stop every text at once")
         if len(string) > MAX_STOP_CHARACTERS:

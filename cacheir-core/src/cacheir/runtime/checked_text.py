@@ -1,0 +1,16 @@
+"""Text from outside: that it is text, and that it can be encoded."""
+
+from __future__ import annotations
+
+from cacheir.errors import RequestError
+
+
+def check_text(what: str, text: object) -> None:
+    """``RequestError`` where ``text`` is no string, or holds half of a surrogate pair, which no encoding has."""
+    if not isinstance(text, str):
+        raise RequestError(f"{what} must be a string, not {text!r:.100}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as fault:
+        where = f"at character {fault.start}"
+        raise RequestError(f"{what} has half of a surrogate pair {where}, which is no text") from fault
