@@ -178,6 +178,42 @@ def test_an_observer_that_raises_is_passed_over(write_module: Write, installed: 
     assert reports == [("a_bad_one", "cacheir_request_done raised ValueError: cannot look")]
 
 
+def test_an_observer_that_always_raises_is_noted_once(write_module: Write, installed: Make, reports: Any) -> None:
+    source = """
+        from cacheir.plugins import hookimpl
+
+        @hookimpl
+        def cacheir_request_done(stats):
+            raise ValueError("always")
+    """
+    installation = installed(write_module("faulty", source))
+    for _ in range(3):
+        installation.observe("cacheir_request_done", stats=None)
+    assert len(reports) == 1
+    assert len(plugin_of(installation, "faulty").problems) == 1
+
+
+def test_an_observer_in_another_thread_leaves_standard_output_alone(
+    write_module: Write, installed: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+        from cacheir.plugins import hookimpl
+
+        @hookimpl
+        def cacheir_request_done(stats):
+            stats.wait(30)
+    """
+    installation = installed(write_module("waiting", source), keep_stdout_clean=True)
+    installation.plugins  # noqa: B018
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: installation.observe("cacheir_request_done", stats=done))
+    thread.start()
+    print("a token")
+    done.set()
+    thread.join(30)
+    assert capsys.readouterr().out == "a token\n"
+
+
 def test_a_selector_that_chooses_something_else_is_an_error(write_module: Write, installed: Make) -> None:
     source = """
         from cacheir.plugins import KernelChoice, KernelSpec, hookimpl

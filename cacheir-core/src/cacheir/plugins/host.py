@@ -151,7 +151,11 @@ class Host:
     def blame(self, plugin: Plugin, problem: Problem, state: str = "failed") -> None:
         """Note a problem, report the plugin's first one, and raise ``PluginLoadError`` in strict mode."""
         plugin.state = state if plugin.state in ("found", "loaded") else plugin.state
-        plugin.problems.append(problem)
+        self._note(plugin, problem)
+
+    def _note(self, plugin: Plugin, problem: Problem) -> None:
+        if problem not in plugin.problems:  # an observer may do the same thing wrong at every request
+            plugin.problems.append(problem)
         self._tell(plugin, problem)
 
     def _tell(self, plugin: Plugin, problem: Problem) -> None:
@@ -182,9 +186,8 @@ class Host:
         if plugin.seconds > SLOW_SECONDS and not plugin.problems:
             sentence = f"took {plugin.seconds:.1f} s to import, and every command waits for it"
             # A note, since a machine that is busy with something else makes everyone slow.
-            note = Problem(sentence, hint="its module does work, or imports something, that can wait", is_note=True)
-            plugin.problems.append(note)
-            self._tell(plugin, note)
+            hint = "its module does work, or imports something, that can wait"
+            self._note(plugin, Problem(sentence, hint=hint, is_note=True))
 
     def _register(self, name: str, module: Any) -> dict[str, Any]:
         """Hand a checked module to pluggy; gives its implementations by hook."""
@@ -223,9 +226,11 @@ class Host:
         interrupts = Interrupts()
         printed = None
         failure: BaseException | None = None
+        # Other threads may be printing while this one calls an observer: only the main thread swaps the stream.
+        clean = self.options.keep_stdout_clean and threading.current_thread() is threading.main_thread()
         try:
             with interrupts.watch(), time_limit(limit):
-                if self.options.keep_stdout_clean:
+                if clean:
                     with clean_stdout() as printed:
                         yield
                 else:
@@ -242,9 +247,8 @@ class Host:
         elif printed is not None and printed.text.strip():
             text = printed.text.strip()
             shown = text if len(text) <= 60 else text[:57] + "..."
-            problem = Problem(f"printed {shown!r} on standard output", hint="a plugin must not print; use logging")
-            plugin.problems.append(problem)
-            self._tell(plugin, problem)
+            hint = "a plugin must not print; use logging"
+            self._note(plugin, Problem(f"printed {shown!r} on standard output", hint=hint))
 
 
 def discover(options: HostOptions) -> dict[str, Plugin]:
