@@ -15,8 +15,9 @@ from cacheir.ir.parser import parse_module
 from cacheir.ir.types import QuantType, TensorType, Type
 from cacheir.ir.verify import verify_module
 from cacheir.models.block import BlockRequest, LayerWriter
-from cacheir.models.decoder_graph import SizeLimits, build_logical, standard_shapes, weight_type, weight_types
+from cacheir.models.decoder_graph import SizeLimits, build_logical, weight_type, weight_types
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec
+from cacheir.models.weight_shapes import weight_shapes
 from cacheir.models.imported import WeightSource
 from cacheir.ops.table import core_ops
 from cacheir.plugins.specs import FamilySpec
@@ -33,7 +34,7 @@ def decoder(*layers: LayerSpec, **fields: Any) -> DecoderSpec:
 
 
 def dense(spec: DecoderSpec) -> dict[str, Type]:
-    shapes = standard_shapes(spec)
+    shapes = weight_shapes(spec)
     return {key: TensorType.of("f32", *shapes[key]) for key in spec.weight_keys()}
 
 

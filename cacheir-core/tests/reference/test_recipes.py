@@ -52,6 +52,14 @@ def test_transpose_cast_quantize() -> None:
         apply_recipe("cast", {"dtype": "f32"}, [stored], ["f32"])
 
 
+def test_offset_keeps_the_element_type() -> None:
+    x = normal(64)
+    np.testing.assert_array_equal(apply_recipe("offset", {"by": 1.0}, [x], ["f32"]), x + np.float32(1))
+    narrow = apply_recipe("offset", {"by": 1.0}, [to_bf16(x)], ["bf16"])
+    np.testing.assert_array_equal(narrow, to_bf16(from_bf16(to_bf16(x)) + np.float32(1)))
+    assert apply_recipe("offset", {"by": 1.0}, [x.astype(np.float16)], ["f16"]).dtype == np.float16
+
+
 def test_pack_is_the_callers() -> None:
     x = normal(2, 3)
     packed = apply_recipe("pack", {"layout": "columns"}, [x], ["f32"], layouts={"columns": lambda part: part.T.copy()})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cacheir.errors import MalformedModelError, PluginError, UnsupportedModelError
-from cacheir.models.decoder_spec import DecoderSpec, LayerSpec
+from cacheir.models.decoder_spec import DecoderSpec
 from cacheir.models.imported import WeightSource
+from cacheir.models.weight_shapes import weight_shapes
 
+_ROWS = re.compile(r"(.+)\[(\d+):(\d+)\]")
 READABLE_FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1")
 
 
@@ -30,36 +33,68 @@ def place_weights(
 ) -> dict[str, WeightSource]:
     """The source of each weight that ``spec`` needs, by canonical key.
 
-    ``names`` maps canonical keys to tensor names. Raises MalformedModelError that lists the tensors that are missing,
-    or names one whose shape is not what the configuration says; UnsupportedModelError for a needed tensor of a type
-    that cannot be read.
+    ``names`` maps canonical keys to tensor names; a name ``TENSOR[8:16]`` means those rows of the tensor, and the rows
+    that are named must be all that it has. Raises MalformedModelError that lists the tensors that are missing, or names
+    one whose shape is not what the configuration says; UnsupportedModelError for a needed tensor of a type that cannot
+    be read.
     """
     keys = spec.weight_keys()
     unnamed = [key for key in keys if key not in names]
     if unnamed:
         raise PluginError(f"the family {spec.family!r} has no tensor names for {some(unnamed)}")
-    missing = [names[key] for key in keys if names[key] not in tensors]
+    missing = [names[key] for key in keys if tensor_of(names[key]) not in tensors]
     if missing:
         raise MalformedModelError(f"{place} lacks {len(missing)} tensors that the model needs: {some(missing)}")
     shapes = weight_shapes(spec)
     sources = {}
     for key in keys:
-        tensor = tensors[names[key]]
+        tensor = tensors[tensor_of(names[key])]
         _check_type(tensor, place)
-        if key in shapes and tensor.shape != shapes[key]:
+        sources[key] = _source(tensor, names[key], place)
+        if key in shapes and sources[key].shape != shapes[key]:
             raise MalformedModelError(
-                f"{tensor.file}: tensor {tensor.name!r} has the shape {list(tensor.shape)}, and the configuration says"
-                f" {list(shapes[key])}"
+                f"{tensor.file}: tensor {names[key]!r} has the shape {list(sources[key].shape)}, and the configuration"
+                f" says {list(shapes[key])}"
             )
-        sources[key] = WeightSource(
-            file=tensor.file,
-            tensor=tensor.name,
-            offset=tensor.offset,
-            nbytes=tensor.nbytes,
-            format=tensor.format,
-            shape=tensor.shape,
-        )
+    _check_rows({names[key]: sources[key] for key in keys if _ROWS.fullmatch(names[key])}, tensors)
     return sources
+
+
+def tensor_of(name: str) -> str:
+    """The tensor that a name means: ``a.weight`` for ``a.weight`` and for ``a.weight[0:64]``."""
+    rows = _ROWS.fullmatch(name)
+    return rows.group(1) if rows else name
+
+
+def _check_rows(parts: Mapping[str, WeightSource], tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise MalformedModelError for a tensor of which some rows are read and others are not."""
+    read: dict[str, int] = {}
+    for source in parts.values():
+        read[source.tensor] = read.get(source.tensor, 0) + source.shape[0]
+    for name, rows in read.items():
+        tensor = tensors[name]
+        if rows != tensor.shape[0]:
+            raise MalformedModelError(
+                f"{tensor.file}: tensor {name!r} has {tensor.shape[0]} rows, and the configuration says {rows}"
+            )
+
+
+def _source(tensor: StoredTensor, name: str, place: str) -> WeightSource:
+    """The whole tensor, or the rows that ``name`` asks for: they lie one after the other, so nothing is copied."""
+    offset, nbytes, shape = tensor.offset, tensor.nbytes, tensor.shape
+    rows = _ROWS.fullmatch(name)
+    if rows:
+        first, last = int(rows.group(2)), int(rows.group(3))
+        if not shape or not first < last <= shape[0]:
+            raise MalformedModelError(
+                f"{place}: tensor {tensor.name!r} has the shape {list(shape)}, and the configuration needs its rows"
+                f" {first} to {last - 1}"
+            )
+        row_bytes = nbytes // shape[0]
+        offset, nbytes, shape = offset + first * row_bytes, (last - first) * row_bytes, (last - first, *shape[1:])
+    return WeightSource(
+        file=tensor.file, tensor=tensor.name, offset=offset, nbytes=nbytes, format=tensor.format, shape=shape
+    )
 
 
 def with_optional_weights(spec: DecoderSpec, names: Mapping[str, str], present: Iterable[str]) -> DecoderSpec:
@@ -70,7 +105,7 @@ def with_optional_weights(spec: DecoderSpec, names: Mapping[str, str], present: 
     stored = set(present)
 
     def has(key: str) -> bool:
-        return names.get(key) in stored
+        return tensor_of(names.get(key, "")) in stored
 
     layers = []
     for number, layer in enumerate(spec.layers):
@@ -100,44 +135,11 @@ def vocabulary_note(tokens: int, spec: DecoderSpec) -> tuple[str, ...]:
     return (f"the tokenizer has {tokens} ids and the model {spec.vocab_size}: the ids above have no weights",)
 
 
-def weight_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
-    """The shape of each weight of the standard decoder block, outermost first; a linear weight is [out, in]."""
-    vocabulary = (spec.vocab_size, spec.hidden)
-    shapes: dict[str, tuple[int, ...]] = {"embed": vocabulary, "norm": (spec.hidden,), "head": vocabulary}
-    shapes["head_bias"] = (spec.vocab_size,)
-    for number, layer in enumerate(spec.layers):
-        for part, shape in _layer_shapes(layer, spec.hidden).items():
-            shapes[f"layers.{number}.{part}"] = shape
-    return shapes
-
-
 def some(names: Iterable[str], limit: int = 8) -> str:
     """The first names of a list in words."""
     listed = list(names)
     shown = ", ".join(listed[:limit])
     return shown if len(listed) <= limit else f"{shown} and {len(listed) - limit} more"
-
-
-def _layer_shapes(layer: LayerSpec, hidden: int) -> dict[str, tuple[int, ...]]:
-    queries, keys = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-    return {
-        "attn_norm": (hidden,),
-        "attn.q": (queries, hidden),
-        "attn.k": (keys, hidden),
-        "attn.v": (keys, hidden),
-        "attn.o": (hidden, queries),
-        "attn.q_bias": (queries,),
-        "attn.k_bias": (keys,),
-        "attn.v_bias": (keys,),
-        "attn.o_bias": (hidden,),
-        "ffn_norm": (hidden,),
-        "ffn.gate": (layer.feed_forward, hidden),
-        "ffn.up": (layer.feed_forward, hidden),
-        "ffn.down": (hidden, layer.feed_forward),
-        "ffn.gate_bias": (layer.feed_forward,),
-        "ffn.up_bias": (layer.feed_forward,),
-        "ffn.down_bias": (hidden,),
-    }
 
 
 def _check_type(tensor: StoredTensor, place: str) -> None:

@@ -38,12 +38,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class AttrDef:
-    """A declared attribute; ``kind`` is int, float, bool, str or tuple. Without a default it must be given."""
+    """A declared attribute; ``kind`` is int, float, bool, str or tuple.
+
+    Without a default it must be given, unless it is ``optional``: then it may be absent, and where it is, graph text
+    and kernels do not see it.
+    """
 
     name: str
     kind: type
     default: Attr | None = None
     doc: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cacheir.errors import TypeRuleError
 from cacheir.ir.dims import Dim
-from cacheir.ir.dtypes import is_dtype
+from cacheir.ir.dtypes import FLOATS, is_dtype
 from cacheir.ir.spelling import is_word
 from cacheir.ir.types import KVType, QuantType, TensorType, Type
 from cacheir.ir.weights import Derived
@@ -68,6 +69,15 @@ def _cast(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Typ
     return replace(source, dtype=dtype)
 
 
+def _offset(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
+    by, source = attrs["by"], _dense("offset", operands[0])
+    if type(by) is not float or not math.isfinite(by):
+        raise TypeRuleError(f"offset needs a finite number, not {by!r}")
+    if source.dtype not in FLOATS:
+        raise TypeRuleError(f"offset needs a weight of floating point numbers, not {source}")
+    return source
+
+
 def _quantize(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
     format_name, source = attrs["format"], _dense("quantize", operands[0])
     if not isinstance(format_name, str) or not is_word(format_name):
@@ -96,6 +106,7 @@ _RULES: Mapping[str, tuple[str, _Rule, bool]] = {
     "concat": ("axis", _concat, True),
     "transpose": ("axes", _transpose, False),
     "cast": ("dtype", _cast, False),
+    "offset": ("by", _offset, False),
     "quantize": ("format", _quantize, False),
     "pack": ("layout", _pack, True),
 }

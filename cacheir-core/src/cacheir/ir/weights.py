@@ -21,8 +21,9 @@ class Stored:
 class Derived:
     """An operation on other weights of the same graph.
 
-    ``op`` is ``concat`` (axis), ``transpose`` (axes), ``cast`` (dtype), ``quantize`` (format) or ``pack`` (layout: the
-    physical order that a kernel asks for by name). ``operands`` are weight names of the graph, ``attrs`` sorted pairs.
+    ``op`` is ``concat`` (axis), ``transpose`` (axes), ``cast`` (dtype), ``offset`` (by: a number added to all
+    elements), ``quantize`` (format) or ``pack`` (layout: the physical order that a kernel asks for by name).
+    ``operands`` are weight names of the graph, ``attrs`` sorted pairs.
     """
 
     op: str

@@ -16,7 +16,7 @@ from cacheir.ir.builder import GraphBuilder
 from cacheir.ir.graph import Graph, Value
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import TensorType, Type
-from cacheir.ir.weights import LAYER_MARK
+from cacheir.ir.weights import LAYER_MARK, Derived
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec
 
 
@@ -62,6 +62,21 @@ class LayerWriter:
             )
         return self.graph.weight(part, type_, f"layers.{LAYER_MARK}.{part}")
 
+    def norm(self, x: Value, part: str, *, result: str) -> Value:
+        """RMS norm of the last axis of ``x`` by the weight ``part``, the model's offset added to it."""
+        spec = self.request.spec
+        weight = self.weight(part)
+        if spec.norm_offset:
+            weight = offset_weight(self.graph, weight, spec.norm_offset)
+        return self.graph.op("rms_norm", x, weight, eps=spec.norm_eps, result=result)
+
+    def times(self, x: Value, factor: float, *, result: str) -> Value:
+        """``x`` times a number; ``x`` itself where that is 1."""
+        if factor == 1:
+            return x
+        number = self.graph.op("constant", dtype="f32", shape=(), values=(float(factor),), result="factor")
+        return self.graph.op("multiply", x, number, result=result)
+
     def linear(self, x: Value, part: str, *, bias: bool, result: str) -> Value:
         """``x`` times the weight ``part``, plus ``part_bias`` where ``bias``."""
         operands = (self.weight(part), self.weight(f"{part}_bias")) if bias else (self.weight(part),)
@@ -70,3 +85,15 @@ class LayerWriter:
     def by_head(self, x: Value, heads: int, result: str) -> Value:
         """``x`` [T, heads * head_dim] as [T, heads, head_dim]."""
         return self.graph.op("reshape", x, shape=("T", str(heads), str(self.request.layer.head_dim)), result=result)
+
+
+def offset_weight(graph: GraphBuilder, weight: Value, by: float) -> Value:
+    """A weight that is ``weight`` in f32 plus ``by``, made once when the model is loaded."""
+    type_ = weight.type
+    if not isinstance(type_, TensorType):
+        raise UnsupportedModelError(f"the norm weight {weight} is stored as {type_}, and nothing can be added to that")
+    wide = TensorType("f32", type_.shape)
+    name = weight.name
+    if type_.dtype != "f32":
+        weight = graph.weight(f"{name}.wide", wide, Derived("cast", (name,), (("dtype", "f32"),)))
+    return graph.weight(f"{name}.offset", wide, Derived("offset", (weight.name,), (("by", float(by)),)))

@@ -11,10 +11,11 @@ from cacheir.ir.dtypes import is_dtype
 from cacheir.ir.graph import Graph, Module, Value
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import QuantType, TensorType, Type
-from cacheir.models.block import BlockBuilder, BlockRequest
+from cacheir.models.block import BlockBuilder, BlockRequest, offset_weight
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec
 from cacheir.models.imported import WeightSource
 from cacheir.models.standard_block import standard_block
+from cacheir.models.weight_shapes import weight_shapes
 from cacheir.plugins.model_records import FamilySpec
 from cacheir.plugins.ref import resolve
 
@@ -92,7 +93,7 @@ def check_weights(spec: DecoderSpec, types: Mapping[str, Type]) -> None:
     A key of the standard block that is missing altogether is the block builder's affair, save for those of main and
     the head.
     """
-    shapes = standard_shapes(spec)
+    shapes = weight_shapes(spec)
     needed = ["embed", "norm", *([] if spec.tied_head else ["head"]), *(["head_bias"] if spec.head_bias else [])]
     for key in needed:
         if key not in types:
@@ -106,35 +107,6 @@ def check_weights(spec: DecoderSpec, types: Mapping[str, Type]) -> None:
                 f"but the configuration makes it [{', '.join(wanted)}]",
                 hint="the configuration and the weights are of different models",
             )
-
-
-def standard_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
-    """The shapes of all weights that the standard block, main and the head could read, by canonical key."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "embed": (spec.vocab_size, spec.hidden),
-        "norm": (spec.hidden,),
-        "head": (spec.vocab_size, spec.hidden),
-        "head_bias": (spec.vocab_size,),
-    }
-    for number, layer in enumerate(spec.layers):
-        shapes |= {f"layers.{number}.{part}": shape for part, shape in _layer_shapes(spec, layer).items()}
-    return shapes
-
-
-def _layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> dict[str, tuple[int, ...]]:
-    """The shapes of the standard block's weights, biases included, by their part of the key."""
-    queries, keys = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-    matrices = {
-        "attn.q": (queries, spec.hidden),
-        "attn.k": (keys, spec.hidden),
-        "attn.v": (keys, spec.hidden),
-        "attn.o": (spec.hidden, queries),
-        "ffn.gate": (layer.feed_forward, spec.hidden),
-        "ffn.up": (layer.feed_forward, spec.hidden),
-        "ffn.down": (spec.hidden, layer.feed_forward),
-    }
-    biases = {f"{part}_bias": shape[:1] for part, shape in matrices.items()}
-    return {**matrices, **biases, "attn_norm": (spec.hidden,), "ffn_norm": (spec.hidden,)}
 
 
 LayerClass = tuple[LayerSpec, tuple[tuple[str, Type], ...]]
@@ -166,6 +138,8 @@ def _main(
         "row_starts": graph.input("row_starts", TensorType.of("i32", "B + 1")),
     }
     h = graph.op("embedding", tokens, graph.weight("embed", types["embed"], "embed"), result="h.0")
+    if spec.embedding_scale != 1:
+        h = graph.op("multiply", h, _number(graph, spec.embedding_scale), result="h.0")
     tables: dict[tuple[object, ...], tuple[Value, ...]] = {}
     for number, (layer, callee) in enumerate(zip(spec.layers, layers)):
         values = {**given, "h": h}
@@ -180,8 +154,10 @@ def _main(
             )
         operands = [values[param.name] for param in callee.params]
         (h,) = graph.call(callee, operands, layer=number, results=[f"h.{number + 1}"])
-    out = graph.op("rms_norm", h, graph.weight("norm", types["norm"], "norm"), eps=spec.norm_eps, result="hidden")
-    return graph.finish(out)
+    weight = graph.weight("norm", types["norm"], "norm")
+    if spec.norm_offset:
+        weight = offset_weight(graph, weight, spec.norm_offset)
+    return graph.finish(graph.op("rms_norm", h, weight, eps=spec.norm_eps, result="hidden"))
 
 
 def _table(
@@ -208,4 +184,15 @@ def _logits_head(spec: DecoderSpec, types: Mapping[str, Type], ops: Mapping[str,
     weights = [graph.weight("head", types[key], key)]
     if spec.head_bias:
         weights.append(graph.weight("head_bias", types["head_bias"], "head_bias"))
-    return graph.finish(graph.op("linear", rows, *weights, result="logits"))
+    logits = graph.op("linear", rows, *weights, result="logits")
+    if spec.logit_scale != 1:
+        logits = graph.op("multiply", logits, _number(graph, spec.logit_scale), result="logits")
+    if spec.logit_softcap:
+        cap = _number(graph, spec.logit_softcap)
+        bent = graph.op("tanh", graph.op("divide", logits, cap, result="bent"), result="bent")
+        logits = graph.op("multiply", bent, cap, result="logits")
+    return graph.finish(logits)
+
+
+def _number(graph: GraphBuilder, value: float) -> Value:
+    return graph.op("constant", dtype="f32", shape=(), values=(float(value),), result="scale")

@@ -22,11 +22,29 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertSpec:
+    """A feed-forward part of many experts, of which each token takes the ``chosen`` most probable ones.
+
+    The probabilities are the softmax over all ``count`` experts; ``renormalise`` divides those of the chosen ones by
+    their sum. ``stacked`` says how the weights are stored: one tensor [count, out, in] for all experts
+    (``ffn.experts.gate``), else a tensor for each (``ffn.experts.3.gate``).
+    """
+
+    count: int
+    chosen: int
+    renormalise: bool
+    stacked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerSpec:
     """One decoder layer. Layers that compare equal, weight types included, share one layer graph.
 
     Sizes in elements; ``window`` is the number of latest positions attended, 0 for all. ``rope`` is None for a layer
-    without positions.
+    without positions. ``qk_norm`` normalises each head of q and k before it turns; ``post_norms`` the results of
+    attention and feed-forward before they are added. ``attention_softcap`` c replaces scores s by c * tanh(s / c), 0
+    for none. ``residual_scale`` multiplies what attention and feed-forward add. ``feed_forward`` is the width of the
+    feed-forward part, of each expert where there are ``experts``.
     """
 
     heads: int
@@ -40,6 +58,11 @@ class LayerSpec:
     qkv_bias: bool = False
     output_bias: bool = False
     feed_forward_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    attention_softcap: float = 0.0
+    residual_scale: float = 1.0
+    experts: ExpertSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +70,9 @@ class DecoderSpec:
     """A whole decoder. ``family`` names the ``FamilySpec`` whose block builder writes the layer graphs.
 
     ``label`` is the architecture as the model names itself (``LlamaForCausalLM``, ``llama``); ``name`` the model's own
-    name where its files give one.
+    name where its files give one. ``norm_offset`` is added to the weight of every norm (Gemma: 1). Embedded tokens are
+    multiplied by ``embedding_scale``, logits by ``logit_scale``; then ``logit_softcap`` c makes them c * tanh(l / c),
+    0 for none.
     """
 
     family: str
@@ -60,16 +85,36 @@ class DecoderSpec:
     layers: tuple[LayerSpec, ...]
     tied_head: bool
     head_bias: bool = False
+    norm_offset: float = 0.0
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
 
     def weight_keys(self) -> tuple[str, ...]:
         """The canonical keys of the weights that the standard block needs, in order of use."""
         keys = ["embed"]
         for number, layer in enumerate(self.layers):
-            parts = ["attn_norm", "attn.q", "attn.k", "attn.v"]
-            parts += ["attn.q_bias", "attn.k_bias", "attn.v_bias"] if layer.qkv_bias else []
-            parts += ["attn.o"] + (["attn.o_bias"] if layer.output_bias else [])
-            parts += ["ffn_norm", "ffn.gate", "ffn.up", "ffn.down"]
-            parts += ["ffn.gate_bias", "ffn.up_bias", "ffn.down_bias"] if layer.feed_forward_bias else []
-            keys += [f"layers.{number}.{part}" for part in parts]
+            keys += [f"layers.{number}.{part}" for part in (*_attention_parts(layer), *_feed_forward_parts(layer))]
         keys += ["norm"] + ([] if self.tied_head else ["head"]) + (["head_bias"] if self.head_bias else [])
         return tuple(keys)
+
+
+def _attention_parts(layer: LayerSpec) -> list[str]:
+    parts = ["attn_norm", "attn.q", "attn.k", "attn.v"]
+    parts += ["attn.q_bias", "attn.k_bias", "attn.v_bias"] if layer.qkv_bias else []
+    parts += ["attn.q_norm", "attn.k_norm"] if layer.qk_norm else []
+    parts += ["attn.o"] + (["attn.o_bias"] if layer.output_bias else [])
+    return parts + (["attn_post_norm"] if layer.post_norms else [])
+
+
+def _feed_forward_parts(layer: LayerSpec) -> list[str]:
+    parts, matrices = ["ffn_norm"], ("gate", "up", "down")
+    if layer.experts is None:
+        parts += [f"ffn.{matrix}" for matrix in matrices]
+        parts += [f"ffn.{matrix}_bias" for matrix in matrices] if layer.feed_forward_bias else []
+    elif layer.experts.stacked:
+        parts += ["ffn.router", *(f"ffn.experts.{matrix}" for matrix in matrices)]
+    else:
+        experts = range(layer.experts.count)
+        parts += ["ffn.router", *(f"ffn.experts.{number}.{matrix}" for matrix in matrices for number in experts)]
+    return parts + (["ffn_post_norm"] if layer.post_norms else [])

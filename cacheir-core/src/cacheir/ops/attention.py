@@ -13,6 +13,9 @@ from cacheir.ops.define import composite
 from cacheir.ops.rules import constant_size, floats, integer, number, of_dtype, same_dtype, shaped
 
 SCALE = AttrDef("scale", float, doc="what the scores are multiplied by, D ** -0.5 as a rule")
+SOFTCAP = AttrDef(
+    "softcap", float, doc="c: scaled scores s become c * tanh(s / c); absent where they stay", optional=True
+)
 WINDOW = AttrDef("window", int, 0, "how many of the latest positions a token sees, its own included; 0 for all")
 
 
@@ -26,6 +29,8 @@ def query_result(q: Type, heads: int, head_dim: int, attrs: Mapping[str, Attr]) 
     if number(attrs["scale"], "scale") <= 0:
         raise TypeRuleError(f"scale = {attrs['scale']!r} must be above 0")
     integer(attrs["window"], "window", 0)
+    if "softcap" in attrs and number(attrs["softcap"], "softcap") <= 0:
+        raise TypeRuleError(f"softcap = {attrs['softcap']!r} must be above 0")
     return query
 
 
@@ -65,6 +70,6 @@ ATTENTION: tuple[OpDef, ...] = (
         infer_grouped_query_attention,
         "softmax(q k * scale) v over the tokens of the same row that are not later and within the window; "
         "query head n reads key/value head n // (N / K)",
-        attrs=(SCALE, WINDOW),
+        attrs=(SCALE, SOFTCAP, WINDOW),
     ),
 )

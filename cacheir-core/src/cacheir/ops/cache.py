@@ -9,7 +9,7 @@ from cacheir.errors import TypeRuleError
 from cacheir.ir.graph import Attr
 from cacheir.ir.opdef import AttrDef, Effects, OpDef, Operand
 from cacheir.ir.types import TensorType, Type
-from cacheir.ops.attention import SCALE, WINDOW, query_result, row_starts_type
+from cacheir.ops.attention import SCALE, SOFTCAP, WINDOW, query_result, row_starts_type
 from cacheir.ops.rules import floats, kv_state, layer_attr, of_dtype, same_dtype, shaped
 
 LAYER = AttrDef("layer", int, doc="the model's layer number, $layer inside a layer graph")
@@ -112,7 +112,7 @@ CACHE: tuple[OpDef, ...] = (
             _LENGTHS,
         ),
         results=("out",),
-        attrs=(LAYER, SCALE, WINDOW),
+        attrs=(LAYER, SCALE, SOFTCAP, WINDOW),
         infer=infer_paged_attention_prefill,
         doc="attention of each token over the cached keys of its row that are not later and within the window; "
         "query head n reads key/value head n // (N / K); 0 for a token that sees no key",
@@ -124,7 +124,7 @@ CACHE: tuple[OpDef, ...] = (
         dialect="kv",
         operands=(Operand("q", "float [B, N, D], one token a row"), _KV, _PAGES, _POSITIONS, _LENGTHS),
         results=("out",),
-        attrs=(LAYER, SCALE, WINDOW),
+        attrs=(LAYER, SCALE, SOFTCAP, WINDOW),
         infer=infer_paged_attention_decode,
         doc="paged_attention_prefill where every row has one token",
         decompose="cacheir.ops.decompositions.attention:paged_attention_decode",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cacheir.ir.graph import Attr
 from cacheir.ir.opdef import DIALECTS, AttrDef, Effects, OpDef, Operand
 
 _TITLES = {
@@ -71,13 +70,14 @@ def _note(operand: Operand) -> str:
 
 
 def _attribute_lines(attrs: Iterable[AttrDef]) -> list[str]:
-    rows = [f"| `{a.name}` | {a.kind.__name__} | {_default(a.default)} | {a.doc} |" for a in attrs]
+    rows = [f"| `{a.name}` | {a.kind.__name__} | {_default(a)} | {a.doc} |" for a in attrs]
     return ["| attribute | kind | default | |", "|---|---|---|---|", *rows]
 
 
-def _default(value: Attr | None) -> str:
+def _default(attr: AttrDef) -> str:
+    value = attr.default
     if value is None:
-        return "must be given"
+        return "may be absent" if attr.optional else "must be given"
     return "`[]`" if value == () else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -8,6 +8,7 @@ from cacheir.ops.attention import ATTENTION
 from cacheir.ops.cache import CACHE
 from cacheir.ops.elementwise import ELEMENTWISE
 from cacheir.ops.fused import FUSED
+from cacheir.ops.gelu import GELU
 from cacheir.ops.head import HEAD
 from cacheir.ops.linear import LINEAR
 from cacheir.ops.norm import NORM
@@ -24,6 +25,7 @@ _SUBJECTS = (
     LINEAR,
     NORM,
     ACTIVATION,
+    GELU,
     ROTARY,
     ATTENTION,
     CACHE,

@@ -1,4 +1,4 @@
-"""Running weight recipes: concat, transpose, cast, quantize and pack, on arrays and quantised arrays."""
+"""Running weight recipes: concat, transpose, cast, offset, quantize and pack, on arrays and quantised arrays."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ def apply_recipe(
         return np.ascontiguousarray(operand.transpose(attrs["axes"]))
     if op == "cast":
         return _cast(operand, dtypes[0], attrs["dtype"])
+    if op == "offset":
+        wide = from_bf16(operand) if dtypes[0] == "bf16" else operand
+        return _cast(wide + wide.dtype.type(attrs["by"]), "f32" if dtypes[0] == "bf16" else dtypes[0], dtypes[0])
     if op == "quantize":
         known = core_formats() if formats is None else formats
         if attrs["format"] not in known:

@@ -238,6 +238,7 @@ def _derived(draw: Draw, source: Weight, declared: Type) -> tuple[Recipe, Type]:
     if dense:
         axes = tuple(draw(st.permutations(range(rank))))
         choices += [("transpose", "axes", axes, 1), ("cast", "dtype", "f16", 1), ("quantize", "format", "q8_0", 1)]
+        choices += [("offset", "by", 1.0, 1)] if source_type.dtype in ("f32", "f16", "bf16") else []
     op, attr, value, count = draw(st.sampled_from(choices))
     recipe = Derived(op, (source.name,) * count, ((attr, value),))
     return recipe, recipe_type(recipe, [source_type] * count, declared)

@@ -9,8 +9,9 @@ from typing import Any
 from cacheir.ir.graph import Module
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import QuantType, TensorType, Type
-from cacheir.models.decoder_graph import SizeLimits, build_logical, standard_shapes
+from cacheir.models.decoder_graph import SizeLimits, build_logical
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec
+from cacheir.models.weight_shapes import weight_shapes
 
 LIMITS = SizeLimits(max_tokens=24, max_rows=4, max_seq=32)
 _VOCABULARY, _HIDDEN = 97, 32
@@ -66,7 +67,7 @@ def _decoder(
         tied_head=tied_head,
         head_bias=head_bias,
     )
-    shapes = standard_shapes(spec)
+    shapes = weight_shapes(spec)
     types: dict[str, Type] = {key: TensorType.of("f32", *shapes[key]) for key in spec.weight_keys()}
     if formats:
         types |= {key: QuantType.of(_format(key), "f32", *shapes[key]) for key in types if len(shapes[key]) == 2}

@@ -23,13 +23,23 @@ def kv_append(kv: Pool, k: F32, v: F32, slots: I32, *, layer: int) -> Pool:
 
 
 def paged_attention_decode(
-    q: F32, kv: Pool, page_table: I32, positions: I32, lengths: I32, *, layer: int, scale: float, window: int, out: F32
+    q: F32,
+    kv: Pool,
+    page_table: I32,
+    positions: I32,
+    lengths: I32,
+    *,
+    layer: int,
+    scale: float,
+    window: int,
+    softcap: float = 0.0,
+    out: F32,
 ) -> None:
     """q [T, N, D], page_table [T, M], positions [T], lengths [T] -> out [T, N, D]; one query a row."""
     for index, row in enumerate(kv.rows(page_table, lengths)):
         position = int(positions[index])
         keys, values = kv.keys(layer, row), kv.values(layer, row)
-        _one_query(q[index], keys, values, _window_start(position, window), position + 1, scale, out[index])
+        _one_query(q[index], keys, values, _window_start(position, window), position + 1, scale, softcap, out[index])
 
 
 def paged_attention_prefill(
@@ -43,13 +53,14 @@ def paged_attention_prefill(
     layer: int,
     scale: float,
     window: int,
+    softcap: float = 0.0,
     out: F32,
 ) -> None:
     """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal."""
     for keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
         for start in range(begin, end, QUERY_BLOCK):
             block = slice(start, min(start + QUERY_BLOCK, end))
-            _query_block(q[block], keys, values, positions[block], scale, window, out[block])
+            _query_block(q[block], keys, values, positions[block], scale, window, softcap, out[block])
 
 
 def paged_attention_prefill_invariant(
@@ -63,13 +74,14 @@ def paged_attention_prefill_invariant(
     layer: int,
     scale: float,
     window: int,
+    softcap: float = 0.0,
     out: F32,
 ) -> None:
     """As ``paged_attention_prefill``, one query at a time over just its own keys, which is what decoding does."""
     for keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
         for index in range(begin, end):
             stop = int(positions[index]) + 1
-            _one_query(q[index], keys, values, _window_start(stop - 1, window), stop, scale, out[index])
+            _one_query(q[index], keys, values, _window_start(stop - 1, window), stop, scale, softcap, out[index])
 
 
 def _rows(kv: Pool, layer: int, page_table: I32, row_starts: I32, lengths: I32) -> Iterator[tuple[F32, F32, int, int]]:
@@ -84,17 +96,28 @@ def _window_start(position: int, window: int) -> int:
     return max(0, position + 1 - window) if window else 0
 
 
-def _one_query(q: F32, keys: F32, values: F32, start: int, stop: int, scale: float, out: F32) -> None:
+def _cap(scores: F32, softcap: float) -> None:
+    """Scores s become softcap * tanh(s / softcap), in place; 0 leaves them."""
+    if softcap:
+        scores /= np.float32(softcap)
+        np.tanh(scores, out=scores)
+        scores *= np.float32(softcap)
+
+
+def _one_query(q: F32, keys: F32, values: F32, start: int, stop: int, scale: float, softcap: float, out: F32) -> None:
     kv_heads, head_dim = keys.shape[0], keys.shape[2]
     query = (q * np.float32(scale)).reshape(kv_heads, -1, head_dim)
     scores = np.matmul(query, keys[:, start:stop].transpose(0, 2, 1))
+    _cap(scores, softcap)
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
     out[...] = np.matmul(scores, values[:, start:stop]).reshape(out.shape)
 
 
-def _query_block(q: F32, keys: F32, values: F32, positions: I32, scale: float, window: int, out: F32) -> None:
+def _query_block(
+    q: F32, keys: F32, values: F32, positions: I32, scale: float, window: int, softcap: float, out: F32
+) -> None:
     tokens, heads, head_dim = q.shape
     kv_heads = keys.shape[0]
     stop = int(positions[-1]) + 1
@@ -104,6 +127,7 @@ def _query_block(q: F32, keys: F32, values: F32, positions: I32, scale: float, w
     query = (q * np.float32(scale)).reshape(tokens, kv_heads, heads // kv_heads, head_dim).transpose(1, 2, 0, 3)
     scores = np.matmul(query.reshape(kv_heads, -1, head_dim), keys.transpose(0, 2, 1))
     scores = scores.reshape(kv_heads, heads // kv_heads, tokens, stop - start)
+    _cap(scores, softcap)
     at = np.arange(start, stop, dtype=np.int32)[None, :]
     hidden = at > positions[:, None]
     if window:

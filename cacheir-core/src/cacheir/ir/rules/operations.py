@@ -72,7 +72,8 @@ def declaration_faults(op: Op, definition: OpDef) -> Iterator[tuple[str, str]]:
     given = dict(op.attrs)
     for name in sorted(set(given) - set(known)):
         yield "unknown-attribute", f"{op.name} has no attribute {name}; it has {', '.join(sorted(known)) or 'none'}"
-    for name in sorted(set(known) - set(definition.with_defaults(given))):
+    needed = {name for name, attr in known.items() if not attr.optional}
+    for name in sorted(needed - set(definition.with_defaults(given))):
         yield "missing-attribute", f"{op.name} needs the attribute {name}"
     for name, value in given.items():
         is_layer = value is LAYER and name == "layer"

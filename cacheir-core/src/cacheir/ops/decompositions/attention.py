@@ -91,6 +91,9 @@ def _attend(composer: Composer, q: Value, keys: Value, values: Value, mask: Valu
     dtype = dtype_of(q)
     scores = composer.emit("matmul", q, composer.cast(keys, dtype))
     scaled = composer.emit("multiply", scores, composer.constant(dtype, composer.attrs["scale"]))
+    if "softcap" in composer.attrs:
+        cap = composer.constant(dtype, composer.attrs["softcap"])
+        scaled = composer.emit("multiply", composer.emit("tanh", composer.emit("divide", scaled, cap)), cap)
     weights = composer.emit("softmax", scaled, mask, axis=-1)
     out: Value = composer.emit("matmul", weights, composer.cast(values, dtype))
     return out

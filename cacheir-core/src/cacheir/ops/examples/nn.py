@@ -51,6 +51,11 @@ def silu() -> Examples:
     return [((_of("f32", 3, 7),), {}), ((_of("f32", 0, 7),), {}), ((_of("bf16", 1, 7),), {})]
 
 
+def gelu_tanh() -> Examples:
+    """Odd sizes, none, narrow types."""
+    return [((_of("f32", 3, 7),), {}), ((_of("f32", 0, 7),), {}), ((_of("bf16", 1, 7),), {})]
+
+
 def swiglu() -> Examples:
     """Odd sizes, none, narrow types."""
     return [
@@ -79,7 +84,7 @@ def rope() -> Examples:
 
 
 def grouped_query_attention() -> Examples:
-    """One row, several; each group size; a window; an odd scale."""
+    """One row, several; each group size; a window; an odd scale; capped scores."""
     return [
         (
             (
@@ -89,13 +94,14 @@ def grouped_query_attention() -> Examples:
                 _of("i32", tokens),
                 _of("i32", rows + 1),
             ),
-            {"scale": scale, "window": window},
+            {"scale": scale, "window": window, **softcap},
         )
-        for dtype, tokens, heads, kv_heads, rows, scale, window in (
-            ("f32", 5, 4, 2, 1, _SCALE, 0),
-            ("f32", 7, 3, 3, 3, _SCALE, 2),
-            ("f32", 1, 4, 1, 1, 0.3, 0),
-            ("bf16", 6, 6, 2, 2, _SCALE, 3),
+        for dtype, tokens, heads, kv_heads, rows, scale, window, softcap in (
+            ("f32", 5, 4, 2, 1, _SCALE, 0, {}),
+            ("f32", 7, 3, 3, 3, _SCALE, 2, {}),
+            ("f32", 1, 4, 1, 1, 0.3, 0, {}),
+            ("f32", 5, 4, 2, 2, _SCALE, 0, {"softcap": 1.5}),
+            ("bf16", 6, 6, 2, 2, _SCALE, 3, {}),
         )
     ]
 
