@@ -11,7 +11,9 @@ from cacheir import settings
 from cacheir.errors import UsageError
 
 
-@pytest.mark.parametrize("text, on", [("1", True), ("true", True), ("Yes", True), ("0", False), ("", False), ("off", False)])
+@pytest.mark.parametrize(
+    "text, on", [("1", True), ("true", True), ("Yes", True), ("0", False), ("", False), ("off", False)]
+)
 def test_flags(text: str, on: bool) -> None:
     assert settings.flag("CACHEIR_STRICT_PLUGINS", {"CACHEIR_STRICT_PLUGINS": text}) is on
     assert settings.flag("CACHEIR_STRICT_PLUGINS", {}) is False
@@ -68,4 +70,6 @@ def test_every_variable_in_the_code_is_declared() -> None:
     source = Path(settings.__file__).parent
     for path in source.rglob("*.py"):
         for name in re.findall(r"\"(CACHEIR_[A-Z_]+)\"", path.read_text(encoding="utf-8")):
-            assert name in declared | {"CACHEIR_HOOK_API", "CACHEIR_"}, f"{path.name} reads {name}, which is not declared"
+            assert name in declared | {"CACHEIR_HOOK_API", "CACHEIR_"}, (
+                f"{path.name} reads {name}, which is not declared"
+            )

@@ -155,3 +155,21 @@ def test_taking_it_names_problems(write_module: Write, installed: Callable[..., 
     assert Command("good", "Be good.", "good:app", "CACHEIR_PLUGIN_MODULES", "good") in taken.commands
     ((plugin, line),) = taken.problems
     assert plugin == "faulty" and "ZeroDivisionError" in line
+
+
+def test_what_an_observer_did_once_is_not_kept(write_module: Write, installed: Callable[..., Installation]) -> None:
+    module = write_module(
+        "faulty",
+        """
+        from cacheir.plugins import hookimpl
+
+        @hookimpl
+        def cacheir_request_done(stats):
+            raise ValueError("this time")
+        """,
+    )
+    installation = installed(module)
+    installation.observe("cacheir_request_done", stats=None)
+    (plugin,) = [plugin for plugin in installation.plugins if plugin.name == "faulty"]
+    assert len(plugin.problems) == 1 and plugin.state == "loaded"
+    assert survey.take(installation).problems == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO
@@ -187,6 +187,3 @@ class QuantSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-KernelSelector = Callable[["Op", Sequence[KernelSpec], str, str], "KernelChoice | None"]

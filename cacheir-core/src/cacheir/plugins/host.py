@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -135,14 +135,14 @@ class Host:
     def observe(self, hook: str, **arguments: Any) -> None:
         """Call every implementation of an observing hook. One that raises is reported and passed over."""
         for plugin in self.implementers(hook):
-            with self._blame(plugin, f"{hook} raised"):
+            with self._blame(plugin, f"{hook} raised", is_passing=True):
                 _call(plugin, hook, arguments)
 
     def select(self, hook: str, **arguments: Any) -> tuple[Any, Plugin] | None:
         """The first answer that is not None, and whose it is. One that raises is reported and passed over."""
         for plugin in self.implementers(hook):
             answer = None
-            with self._blame(plugin, f"{hook} raised"):
+            with self._blame(plugin, f"{hook} raised", is_passing=True):
                 answer = _call(plugin, hook, arguments)
             if answer is not None:
                 return answer, plugin
@@ -221,7 +221,9 @@ class Host:
         return found
 
     @contextmanager
-    def _blame(self, plugin: Plugin, doing: str, limit: float | None = None) -> Iterator[None]:
+    def _blame(
+        self, plugin: Plugin, doing: str, limit: float | None = None, is_passing: bool = False
+    ) -> Iterator[None]:
         """Run a plugin's code; whatever it does wrong becomes a problem of that plugin."""
         interrupts = Interrupts()
         printed = None
@@ -243,12 +245,14 @@ class Host:
                 raise
             failure = error
         if failure is not None:
-            self.blame(plugin, _describe(failure, doing), _state_after(failure))
+            problem = replace(_describe(failure, doing), is_passing=is_passing)
+            self.blame(plugin, problem, "loaded" if is_passing else _state_after(failure))
         elif printed is not None and printed.text.strip():
             text = printed.text.strip()
             shown = text if len(text) <= 60 else text[:57] + "..."
             hint = "a plugin must not print; use logging"
-            self._note(plugin, Problem(f"printed {shown!r} on standard output", hint=hint))
+            problem = Problem(f"printed {shown!r} on standard output", hint=hint, is_passing=is_passing)
+            self._note(plugin, problem)
 
 
 def discover(options: HostOptions) -> dict[str, Plugin]:

@@ -18,12 +18,14 @@ CORE = "core"
 class Problem:
     """One thing that is wrong with a plugin. ``sentence`` is for stderr, ``hint`` for ``doctor``.
 
-    ``is_note`` marks what costs time and nothing else; it is no error even in strict mode.
+    ``is_note`` marks what costs time and nothing else; it is no error even in strict mode. ``is_passing`` marks what
+    happened in a call of an observer or a selector: it need not happen again.
     """
 
     sentence: str
     hint: str = ""
     is_note: bool = False
+    is_passing: bool = False
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
 

@@ -105,12 +105,12 @@ def take(installation: Installation) -> Survey:
         Command(spec.name, spec.help, spec.app, spec.group or plugin.distribution or plugin.name, plugin.name)
         for spec, plugin in ((item.spec, item.plugin) for item in installation.commands.contributions)
     )
-    problems = tuple(
-        (plugin.name, report_line(plugin, plugin.problems[0].sentence))
-        for plugin in installation.plugins
-        if plugin.problems
-    )
-    return Survey(commands, problems)
+    problems = []
+    for plugin in installation.plugins:
+        lasting = [problem.sentence for problem in plugin.problems if not problem.is_passing]
+        if lasting:
+            problems.append((plugin.name, report_line(plugin, lasting[0])))
+    return Survey(commands, tuple(problems))
 
 
 def source_stamp(root: str) -> str:
