@@ -96,13 +96,17 @@ def compile_model(
         raise UsageError(f"{path} is an artifact already", hint="compile the model that it was made from")
     if output is not None:
         check_place(Path(output))
+    elif materialise:
+        raise UsageError("materialise copies the weights into an artifact of its own", hint="name it with output")
     model = work.open(path)
     compiled = work.compile(model, header_facts(model))
     if output is not None:
         return work.write(compiled, Path(output), with_location=True, materialise=materialise)
     work.from_cache(compiled.facts)  # one that cannot be used goes, so that it is not taken for this one
     place = program_cache.program_path(work.cache, compiled.lock.program_key)
-    return work.write(compiled, place, with_location=False, materialise=materialise)
+    if work.unknown_plugins:
+        return work.in_memory(compiled, place)
+    return work.write(compiled, place, with_location=False, materialise=False)
 
 
 def open_program(

@@ -283,3 +283,34 @@ def test_compiling_without_output_goes_into_the_cache(model: Path, installation:
     os.truncate(made.path / "plans" / "decode.json", 3)
     again = compile_model(model, "fake", installation=installation)
     assert again.program == made.program
+
+
+def test_materialised_weights_need_an_artifact_of_their_own(
+    model: Path, installation: Installation, cache: Path
+) -> None:
+    with pytest.raises(UsageError, match="into an artifact of its own"):
+        compile_model(model, "fake", installation=installation, materialise=True)
+    assert program_cache.entries(cache) == []
+
+
+def test_a_plugin_that_lives_in_no_file_is_never_cached(
+    model: Path, make_installation: Make, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes could be other ones the next time, and nobody could tell."""
+    from types import ModuleType
+
+    from cacheir.plugins import PassSpec, Stage, hookimpl
+
+    ghost = ModuleType("ghost")
+
+    @hookimpl
+    def cacheir_register_passes() -> list[PassSpec]:
+        return [PassSpec(name="haunt", run=lambda graph, context: graph, stage=Stage.LOGICAL, summary="Boo.")]
+
+    ghost.cacheir_register_passes = cacheir_register_passes  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ghost", ghost)
+    for _ in range(2):
+        assert open_program(model, FAKE, installation=make_installation("ghost")).origin == "compiled"
+    compiled = compile_model(model, "fake", installation=make_installation("ghost"))
+    assert any(record.name == "haunt" for record in compiled.records())
+    assert program_cache.entries(cache) == []

@@ -17,7 +17,7 @@ from cacheir.schedule.build_schedule import build_schedule
 from cacheir.schedule.check_plan import plan_problems, schedule_problems
 from cacheir.schedule.memory_plan import MemoryPlan
 from cacheir.schedule.plan_memory import BufferUse, plan_memory
-from cacheir.schedule.program_weights import program_weights, reached_graphs, weight_uses
+from cacheir.schedule.program_weights import program_weights, reached_graphs, used_weights, weight_uses
 from cacheir.schedule.record_json import from_json, json_bytes, to_json
 from cacheir.schedule.schedule import Choice, Entry, Schedule
 from cacheir.testing.strategies import modules
@@ -108,7 +108,17 @@ def spoilt_entries(entry: Entry) -> list[tuple[Entry, ...]]:
 @settings(max_examples=60, deadline=None)
 @given(modules())
 def test_equal_recipes_of_all_graphs_and_layers_are_one_weight(module: Module) -> None:
+    types: dict[str, set[str]] = {}
+    for graph, layer in reached_graphs(module):
+        for value in used_weights(graph):
+            text = resolve_recipe(value.name, graph.recipes, layer)
+            types.setdefault(text, set()).add(str(value.type))
+    if any(len(found) > 1 for found in types.values()):
+        with pytest.raises(LoweringError, match="elsewhere"):
+            program_weights([module])
+        return
     weights, uses = program_weights([module, module]), weight_uses([module])
+    assert set(weights) == set(types)
     assert set(weights) == set(uses)
     for text, use in uses.items():
         assert resolve_recipe(use.name, use.graph.recipes, use.layer) == text == weights[text].recipe
