@@ -96,6 +96,10 @@ def test_one_changed_tensor_is_named_once_the_content_is_known(
     model.write_bytes(content)
     (finding,) = verify_artifact(artifact, installation).findings
     assert "tensors are not those" in finding.fault
+    weights = read_artifact(artifact, installation).open_weights()
+    with pytest.raises(ArtifactDamagedError, match="not those that the artifact was used with before"):
+        for key in weights.files.sources:
+            weights.get(f'stored "{key}"')
     assert verify_artifact(artifact, installation, read_weights=False).findings == ()
 
 
@@ -294,7 +298,7 @@ leaves = (
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_changes_raise_our_errors_alone(
     artifact: Path, installation: Installation, tmp_path: Path, data: st.DataObject

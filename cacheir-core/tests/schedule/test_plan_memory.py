@@ -79,7 +79,7 @@ def use_of(kernel: str) -> BufferUse:
     return USES[kernel]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(modules(), st.sampled_from([0, 1]))
 def test_every_read_finds_what_was_written(case: tuple[Module, Schedule], row_class: int) -> None:
     module, schedule = case
@@ -88,7 +88,7 @@ def test_every_read_finds_what_was_written(case: tuple[Module, Schedule], row_cl
         MarkedArena(plan, module, schedule, row_class).run(root)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(modules())
 def test_plans_are_aligned_tight_and_without_problems(case: tuple[Module, Schedule]) -> None:
     module, schedule = case
@@ -107,7 +107,7 @@ def test_plans_are_aligned_tight_and_without_problems(case: tuple[Module, Schedu
         assert not alive or frame.nbytes * 2 >= max(alive)  # in-place pairs count once, so half is the floor
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(modules(), st.data())
 def test_a_moved_or_shrunk_place_is_a_problem(case: tuple[Module, Schedule], data: st.DataObject) -> None:
     module, schedule = case

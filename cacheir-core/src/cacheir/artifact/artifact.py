@@ -11,6 +11,7 @@ from cacheir.artifact.card import Card
 from cacheir.artifact.lock import Lock, learn_content
 from cacheir.artifact.pass_files import read_records
 from cacheir.artifact.weights_manifest import Manifest
+from cacheir.errors import ArtifactDamagedError
 from cacheir.plugins.specs import PassRecord, QuantFormatSpec
 from cacheir.schedule.program import Program
 from cacheir.weights.store import WeightStore, open_weights
@@ -46,20 +47,24 @@ class Artifact:
     def open_weights(self, cache: Path | None = None) -> WeightStore:
         """The weights; files are opened when they are first asked for.
 
-        ``cache`` is the folder where content hashes are remembered, the one of the settings without it; the hash also
-        goes into the lock of an artifact that names its model.
+        ``cache`` is the folder where content hashes are remembered, the one of the settings without it. The hash also
+        goes into the lock of an artifact that names its model; once it is there, reading the last of other tensors
+        raises ArtifactDamagedError.
         """
-
-        def learn(content: str) -> None:
-            learn_content(self.path, content)
-
-        teach = self.has_location and not self.lock.content
-        on_content = learn if teach else None
         return open_weights(
             self.program,
             self.weights_root,
             self.formats,
             content=self.lock.content if self.manifest.materialised else "",
             cache=cache or settings.cache_dir(),
-            on_content=on_content,
+            on_content=self._learn if self.has_location else None,
         )
+
+    def _learn(self, content: str) -> None:
+        if not self.lock.content:
+            learn_content(self.path, content)
+        elif self.lock.content != content:
+            raise ArtifactDamagedError(
+                f"{self.path}: the tensors in {self.weights_root} are not those that the artifact was used with before",
+                hint="compile the model again",
+            )

@@ -124,23 +124,27 @@ class WeightStore:
         """The content hash if it is known by now; looks into the cache on the first call."""
         if not self._asked_memory:
             with self._lock:
-                if not self._asked_memory:
-                    self._content_hash = recall(self.files, self._cache) if self._cache else ""
-                    self._content = None if self._content_hash else ContentHash(self.files.sources)
-                    self._asked_memory = True
-                    if self._content_hash and self._on_content:
-                        self._on_content(self._content_hash)
+                found = recall(self.files, self._cache) if self._cache else ""
+                if found:
+                    self._tell(found)
+                self._content_hash = found
+                self._content = None if found else ContentHash(self.files.sources)
+                self._asked_memory = True
         return self._content_hash
 
     def _learn(self, value: str) -> None:
         with self._lock:
             if self._content_hash:
                 return
-            self._content_hash, self._content = value, None
             if self._cache:
                 remember(self.files, self._cache, value)
-            if self._on_content:
-                self._on_content(value)
+            self._tell(value)
+            self._content_hash, self._content = value, None
+
+    def _tell(self, value: str) -> None:
+        """Told before it is noted: one that objects does so at every read."""
+        if self._on_content:
+            self._on_content(value)
 
     def _check(self, recipe: str, type_: Type, stored: tuple[str, ...]) -> None:
         if recipe in self.files.sources:
