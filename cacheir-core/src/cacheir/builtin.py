@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from cacheir.plugins.compiler_records import ExporterSpec
 from cacheir.plugins.markers import hookimpl
 from cacheir.plugins.surface_records import CheckSpec, CommandSpec, PluginInfo
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 COMMANDS = (
     ("compile", "Compile a model into an artifact.", "cacheir.cli.compile:app"),
     ("inspect", "Show the graphs, passes, kernels and memory of an artifact or a model.", "cacheir.cli.inspect:app"),
+    ("export", "Write a graph as text, JSON or DOT.", "cacheir.cli.export:app"),
     ("passes", "List passes and planning steps in the order in which they would run.", "cacheir.cli.passes:app"),
     ("run", "Generate text.", "cacheir.cli.run:app"),
     ("chat", "Talk to a model.", "cacheir.cli.chat:app"),
@@ -70,6 +72,16 @@ def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
     from cacheir.formats.table import core_formats
 
     return core_formats().values()
+
+
+@hookimpl
+def cacheir_register_exporters() -> Iterator[ExporterSpec]:
+    """The text form, its JSON twin and the language of Graphviz."""
+    yield ExporterSpec(name="text", summary="The IR's text.", run="cacheir.exporters.text:export_text", suffix=".cir")
+    yield ExporterSpec(
+        name="json", summary="The IR as JSON.", run="cacheir.exporters.graph_json:export_json", suffix=".json"
+    )
+    yield ExporterSpec(name="dot", summary="Graphviz.", run="cacheir.exporters.dot:export_dot", suffix=".dot")
 
 
 @hookimpl

@@ -4,50 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cacheir.cli.show_graphs import find_graph, find_mode, fold_calls
 from cacheir.cli.show_passes import named_records, records_text
 from cacheir.errors import UsageError
-from cacheir.formats.table import core_formats
 from cacheir.ir.parser import parse_module
-from cacheir.ir.types import QuantType
 from cacheir.plugins.specs import PassRecord, Stage
-from cacheir.schedule.record_json import to_json
-from cacheir.testing.tiny_decoders import tiny_decoders
-from cacheir.weights.sources import stored_bytes
 
 Answer = Callable[..., "subprocess.CompletedProcess[str]"]
 PLUGIN = Path(__file__).parents[1] / "artifact" / "fake_backend.py"
 
 
 @pytest.fixture
-def fake(cacheir: Answer, modules: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def fake(cacheir: Answer, fake_model: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``fake("--mode", "decode")``: inspect a model of two classes of layers and a window."""
-    shutil.copy(PLUGIN, modules / "fake_backend.py")
-    decoder = tiny_decoders()["two-classes-window"]
-    sources, data = {}, b""
-    for key, type_ in decoder.weights.items():
-        format_ = type_.format if isinstance(type_, QuantType) else type_.dtype
-        shape = tuple(size.constant for size in type_.shape)
-        nbytes = stored_bytes(format_, shape, core_formats())
-        place = {"file": "", "tensor": key, "offset": len(data), "nbytes": nbytes, "format": format_}
-        sources[key] = {**place, "shape": list(shape)}
-        data += np.zeros(nbytes, np.uint8).tobytes()
-    header = json.dumps({"spec": to_json(decoder.spec), "sources": sources, "words": ["a"]}).encode()
-    model = tmp_path / "tiny.fake"
-    model.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
-    def run(*arguments: str, command: str = "inspect", path: Path = model) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, command: str = "inspect", path: Path = fake_model) -> subprocess.CompletedProcess[str]:
         given = [command] if command == "passes" else [command, str(path), "--target", "fake"]
-        given = given if path == model else given[:2]
+        given = given if path == fake_model else given[:2]
         return cacheir(*given, *arguments, plugins="fake_backend")
 
     return run

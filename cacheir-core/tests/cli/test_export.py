@@ -1,0 +1,55 @@
+"""``cacheir export`` as a person runs it, on a fake model for a fake backend."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cacheir.ir.json_form import graph_from_json
+from cacheir.ir.parser import parse_graph
+
+Export = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def export(compiled: Path, cacheir: Export) -> Export:
+    """``export("file.dot", "--graph", "head.greedy")`` on a compiled artifact."""
+    return lambda *arguments: cacheir("export", str(compiled), *arguments, plugins="fake_backend")
+
+
+def test_the_ending_decides_the_form(export: Export, tmp_path: Path) -> None:
+    for name in ("g.cir", "g.json", "g.dot"):
+        done = export(str(tmp_path / name), "--graph", "head.greedy")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+    graph = parse_graph((tmp_path / "g.cir").read_text())
+    assert graph.name == "head.greedy"
+    assert graph_from_json(json.loads((tmp_path / "g.json").read_text())) == graph
+    assert (tmp_path / "g.dot").read_text().startswith('digraph "head.greedy"')
+
+
+def test_main_goes_to_standard_output(export: Export) -> None:
+    done = export("-", "--format", "text", "--mode", "prefill")
+    assert parse_graph(done.stdout).name == "main"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("g.png",), ("no exporter writes '.png'", "dot (.dot)")),
+        (("g.dot", "--graph", "nose"), ("no graph 'nose'", "head.greedy")),
+        (("g.dot", "--format", "dott"), ("no exporter 'dott'", "did you mean 'dot'?")),
+        (("g.dot", "--mode", "decod"), ("decod",)),
+    ],
+)
+def test_what_is_not_there_is_refused_and_nothing_is_written(
+    export: Export, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    done = export(str(tmp_path / arguments[0]), *arguments[1:])
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in words), done.stderr
+    assert not (tmp_path / arguments[0]).exists()
