@@ -1,0 +1,104 @@
+// Speed of the weight products of SmolLM2-135M's shape: decode (one row, head included) and prefill (512 rows).
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/activation_buffer.h"
+#include "core/dispatch.h"
+#include "core/huge_memory.h"
+#include "core/pack_weights.h"
+#include "core/stored_blocks.h"
+#include "core/thread_pool.h"
+
+using namespace cacheir;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+struct Job {
+  const KernelTable* table;
+  ThreadPool* pool;
+  std::vector<Matrix> matrices;
+  std::vector<Activations> activations;
+  float* out;
+};
+
+void work(void* context, int worker) {
+  Job& job = *static_cast<Job*>(context);
+  const int n = job.pool->threads();
+  for (size_t i = 0; i < job.matrices.size(); ++i) {
+    const Matrix& m = job.matrices[i];
+    const Destination to{job.out, static_cast<size_t>(m.panels) * 16, nullptr, nullptr, 0};
+    job.table->matmul(&m, &job.activations[i], m.panels * worker / n, m.panels * (worker + 1) / n, &to);
+    job.pool->barrier();
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string name = count > 1 ? arguments[1] : "q8_0";
+  const int threads = count > 2 ? std::atoi(arguments[2]) : 0;
+  const auto stored = stored_format(name);
+  if (!stored) {
+    std::fprintf(stderr, "%s is no stored format\n", name.c_str());
+    return 2;
+  }
+  const KernelTable& table = chosen_table();
+  ThreadPool pool(threads, true);
+  const bool super = block_columns(*stored) == 256;
+  const int hidden = super ? 2048 : 576, feed = super ? 8192 : 1536, layers = super ? 4 : 30, qkv = super ? 3072 : 960, vocabulary = super ? 128256 / 4 : 49152;
+  const Panel panel = panel_of(*stored, false, table.bf16_dot);
+  const Act kind = activations_of(panel, false, table.bf16_dot);
+  HugeArena arena;
+  std::vector<std::pair<int, int>> shapes;
+  for (int l = 0; l < layers; ++l) shapes.insert(shapes.end(), {{qkv, hidden}, {hidden, hidden}, {2 * feed, hidden}, {hidden, feed}});
+  shapes.push_back({vocabulary, hidden});
+  const size_t largest = static_cast<size_t>(vocabulary) * static_cast<size_t>(hidden);
+  std::vector<uint8_t> source(largest / static_cast<size_t>(block_columns(*stored)) * block_bytes(*stored), 0x2c);
+  double bytes = 0, packed_seconds = 0;
+  std::vector<Matrix> matrices;
+  for (auto [rows, columns] : shapes) {
+    const size_t stride = panel_layout(panel, columns).bytes;
+    Matrix m{panel, arena.allocate(stride * static_cast<size_t>(rows / 16)), stride, rows, columns, rows / 16};
+    const double start = now();
+    pack_panels({*stored, source.data(), rows, columns}, m, 0, m.panels);
+    packed_seconds += now() - start;
+    bytes += static_cast<double>(stride) * m.panels;
+    matrices.push_back(m);
+  }
+  std::printf("%s on %s, %d threads; %.1f MB packed in %.2f s (1 thread)\n", name.c_str(), table.name, pool.threads(), bytes / 1e6, packed_seconds);
+  for (int rows : {1, 4, 16, 512}) {
+    std::vector<float> x(static_cast<size_t>(rows) * static_cast<size_t>(feed), 0.5f), scratch(static_cast<size_t>(feed) + 64);
+    HugeMemory out(static_cast<size_t>(rows) * static_cast<size_t>(std::max(vocabulary, 2 * feed)) * 4);
+    Job job{&table, &pool, matrices, {}, reinterpret_cast<float*>(out.data())};
+    if (rows > 16) job.matrices.pop_back();  // a prompt needs the head for its last token alone
+    std::vector<ActivationBuffer> buffers(2);
+    Activations views[2];
+    for (int i = 0; i < 2; ++i) {
+      const int columns = i ? feed : hidden;
+      buffers[static_cast<size_t>(i)].reserve(arena, static_cast<size_t>(rows), static_cast<size_t>(columns));
+      views[i] = buffers[static_cast<size_t>(i)].view(kind, rows, columns);
+      const PackRows pack{x.data(), static_cast<size_t>(columns), nullptr, 0, scratch.data(), &views[i], 0, rows};
+      table.pack_rows(&pack);
+    }
+    double macs = 0;
+    for (const Matrix& m : job.matrices) {
+      job.activations.push_back(views[m.columns == feed]);
+      macs += static_cast<double>(m.rows) * m.columns * rows;
+    }
+    std::vector<double> seconds;
+    for (int i = 0; i < (rows > 16 ? 7 : 25); ++i) {
+      const double start = now();
+      pool.run(work, &job);
+      seconds.push_back(now() - start);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    const double median = seconds[seconds.size() / 2];
+    std::printf("  rows %4d: median %8.3f ms  %7.1f tok/s  %6.1f GB/s  %7.1f GOP/s  (best %.1f tok/s)\n", rows, median * 1e3, rows / median, bytes / median / 1e9, 2 * macs / median / 1e9, rows / seconds[0]);
+  }
+}

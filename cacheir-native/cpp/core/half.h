@@ -1,0 +1,24 @@
+// f16 and bf16 to f32 and back, for code outside the kernels.
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace cacheir {
+
+inline float from_half(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, body = h & 0x7fffu;
+  if (body >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (body & 0x3ffu) << 13);
+  if (body >= 0x400u) return std::bit_cast<float>(sign | ((body << 13) + 0x38000000u));
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(body) * 0x1p-24f) | sign);
+}
+
+inline float from_bf16(uint16_t b) { return std::bit_cast<float>(static_cast<uint32_t>(b) << 16); }
+
+inline uint16_t to_bf16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  if (std::isnan(x)) return static_cast<uint16_t>(u >> 16 | 0x40u);
+  return static_cast<uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+}  // namespace cacheir

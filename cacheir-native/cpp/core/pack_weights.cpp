@@ -1,0 +1,182 @@
+// Decodes 16 rows block by block and lays their codes and scales out as kernels read them (formats.h).
+#include "core/pack_weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/half.h"
+#include "core/stored_blocks.h"
+
+namespace cacheir {
+namespace {
+
+// Codes of one block as [8 groups][16 rows][4].
+using Groups = uint8_t[512];
+
+void write_nibbles(const Groups& g, uint8_t* out) {
+  for (int i = 0; i < 256; ++i) out[i] = static_cast<uint8_t>((g[i] & 15) | g[i + 256] << 4);
+}
+
+// Bit `bit` of each group's codes as one word.
+void write_single_bits(const Groups& g, int bit, uint8_t* out) {
+  std::memset(out, 0, 64);
+  for (int j = 0; j < 8; ++j)
+    for (int i = 0; i < 64; ++i) out[i] = static_cast<uint8_t>(out[i] | (g[64 * j + i] >> bit & 1) << j);
+}
+
+// Bits `bit` and `bit + 1`: four groups a word.
+void write_bit_pairs(const Groups& g, int bit, uint8_t* out) {
+  std::memset(out, 0, 128);
+  for (int j = 0; j < 8; ++j)
+    for (int i = 0; i < 64; ++i)
+      out[j / 4 * 64 + i] = static_cast<uint8_t>(out[j / 4 * 64 + i] | (g[64 * j + i] >> bit & 3) << 2 * (j % 4));
+}
+
+void write_codes(Panel format, const Groups& g, uint8_t* out) {
+  switch (format) {
+    case Panel::q8_0: std::memcpy(out, g, 512); return;
+    case Panel::q2_k: write_bit_pairs(g, 0, out); return;
+    case Panel::q3_k:
+      write_bit_pairs(g, 0, out);
+      write_single_bits(g, 2, out + 128);
+      return;
+    case Panel::q6_k:
+      write_nibbles(g, out);
+      write_bit_pairs(g, 4, out + 256);
+      return;
+    case Panel::q5_0: case Panel::q5_1: case Panel::q5_k:
+      write_nibbles(g, out);
+      write_single_bits(g, 4, out + 256);
+      return;
+    default: write_nibbles(g, out);
+  }
+}
+
+uint8_t code_at(Panel format, const uint8_t* block, int row, int k) {
+  const int group = k / 4, i = row * 4 + k % 4;
+  if (format == Panel::q8_0) return block[64 * group + i];
+  const auto pair = [&](const uint8_t* p) { return p[group / 4 * 64 + i] >> 2 * (group % 4) & 3; };
+  const auto single = [&](const uint8_t* p) { return p[i] >> group & 1; };
+  if (format == Panel::q2_k) return static_cast<uint8_t>(pair(block));
+  if (format == Panel::q3_k) return static_cast<uint8_t>(pair(block) | single(block + 128) << 2);
+  const int low = group < 4 ? block[64 * group + i] & 15 : block[64 * (group - 4) + i] >> 4;
+  if (format == Panel::q6_k) return static_cast<uint8_t>(low | pair(block + 256) << 4);
+  if (code_bytes(format) == 320) return static_cast<uint8_t>(low | single(block + 256) << 4);
+  return static_cast<uint8_t>(low);
+}
+
+void put16(uint8_t* at, size_t index, uint16_t value) { std::memcpy(at + 2 * index, &value, 2); }
+uint16_t get16(const uint8_t* at, size_t index) {
+  uint16_t value;
+  std::memcpy(&value, at + 2 * index, 2);
+  return value;
+}
+
+void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+  const PanelLayout at = panel_layout(format, from.columns);
+  const int width = block_columns(from.format), count = from.columns / width;
+  const size_t bytes = block_bytes(from.format);
+  const int rows = std::min(kPanelRows, from.rows - first_row);
+  DecodedBlock decoded[kPanelRows] = {};  // rows beyond the matrix have scale 0
+  Groups groups;
+  for (int c = 0; c < count; ++c) {
+    for (int r = 0; r < rows; ++r)
+      decode_block(from.format, from.data + (static_cast<size_t>(first_row + r) * static_cast<size_t>(count) + static_cast<size_t>(c)) * bytes, decoded[r]);
+    for (int s = 0; s < width / kBlock; ++s) {
+      const size_t b = static_cast<size_t>(c * (width / kBlock) + s);
+      for (int g = 0; g < 8; ++g)
+        for (int r = 0; r < kPanelRows; ++r) std::memcpy(groups + 64 * g + 4 * r, decoded[r].codes + kBlock * s + 4 * g, 4);
+      write_codes(format, groups, panel + b * code_bytes(format));
+      const int scales = has_half_blocks(format) ? 2 : 1;
+      for (size_t r = 0; r < kPanelRows; ++r) {
+        if (!is_super_block(format)) {
+          put16(panel + at.scales, b * 16 + r, decoded[r].d);
+          if (has_minimum(format)) put16(panel + at.minimums, b * 16 + r, decoded[r].dmin);
+          continue;
+        }
+        for (int h = 0; h < scales; ++h) {
+          const size_t place = (b * static_cast<size_t>(scales) + static_cast<size_t>(h)) * 16 + r;
+          panel[at.scales + place] = decoded[r].scales[scales * s + h];
+          if (has_minimum(format)) panel[at.minimums + place] = decoded[r].minimums[scales * s + h];
+        }
+        put16(panel + at.d, static_cast<size_t>(c) * 16 + r, decoded[r].d);
+        if (has_minimum(format)) put16(panel + at.dmin, static_cast<size_t>(c) * 16 + r, decoded[r].dmin);
+      }
+    }
+  }
+}
+
+void pack_dense(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+  const int rows = std::min(kPanelRows, from.rows - first_row);
+  const size_t k = static_cast<size_t>(from.columns);
+  if (format != Panel::f32 || rows < kPanelRows) std::memset(panel, 0, panel_layout(format, from.columns).bytes);
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+    const uint8_t* row = from.data + (static_cast<size_t>(first_row) + r) * k * block_bytes(from.format);
+    for (size_t c = 0; c < k; ++c) {
+      if (format == Panel::f32) std::memcpy(panel + (c * 16 + r) * 4, row + c * 4, 4);
+      else if (format == Panel::f16) std::memcpy(panel + (c * 16 + r) * 2, row + c * 2, 2);
+      else {
+        uint16_t value = get16(row, c);
+        if (from.format == Stored::f16) value = to_bf16(from_half(value));
+        put16(panel, c / 2 * 32 + r * 2 + c % 2, value);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Panel panel_of(Stored format, bool precise, bool bf16_dot) {
+  if (format == Stored::f16 && bf16_dot && !precise) return Panel::bf16;
+  return static_cast<Panel>(static_cast<int>(format));
+}
+
+Act activations_of(Panel format, bool precise, bool bf16_dot) {
+  if (precise) return Act::f32;
+  if (is_integer(format)) return Act::int8;
+  return format == Panel::bf16 && bf16_dot ? Act::bf16 : Act::f32;
+}
+
+void pack_panels(const StoredMatrix& from, const Matrix& to, int first, int last) {
+  for (int p = first; p < last; ++p) {
+    uint8_t* panel = const_cast<uint8_t*>(to.data) + static_cast<size_t>(p) * to.stride;
+    if (is_integer(to.format)) pack_integer(from, to.format, p * kPanelRows, panel);
+    else pack_dense(from, to.format, p * kPanelRows, panel);
+  }
+}
+
+void unpack_row(const Matrix& m, int row, float* out) {
+  const uint8_t* panel = m.data + static_cast<size_t>(row / kPanelRows) * m.stride;
+  const size_t r = static_cast<size_t>(row % kPanelRows);
+  const PanelLayout at = panel_layout(m.format, m.columns);
+  if (!is_integer(m.format)) {
+    for (size_t c = 0; c < static_cast<size_t>(m.columns); ++c) {
+      if (m.format == Panel::f32) std::memcpy(out + c, panel + (c * 16 + r) * 4, 4);
+      else if (m.format == Panel::f16) out[c] = from_half(get16(panel, c * 16 + r));
+      else out[c] = from_bf16(get16(panel, c / 2 * 32 + r * 2 + c % 2));
+    }
+    return;
+  }
+  const float zero = has_minimum(m.format) ? 0.0f : static_cast<float>(1 << zero_point_log2(m.format));
+  for (size_t b = 0; b < static_cast<size_t>(m.columns / kBlock); ++b) {
+    for (size_t k = 0; k < kBlock; ++k) {
+      float scale, minimum = 0;
+      if (is_super_block(m.format)) {
+        const size_t place = has_half_blocks(m.format) ? (2 * b + k / 16) * 16 + r : b * 16 + r;
+        const uint8_t raw = panel[at.scales + place];
+        const int whole = has_minimum(m.format) ? raw : static_cast<int8_t>(raw);
+        scale = from_half(get16(panel + at.d, b / 8 * 16 + r)) * static_cast<float>(whole);
+        if (has_minimum(m.format))
+          minimum = from_half(get16(panel + at.dmin, b / 8 * 16 + r)) * static_cast<float>(panel[at.minimums + place]);
+      } else {
+        scale = from_half(get16(panel + at.scales, b * 16 + r));
+        if (has_minimum(m.format)) minimum = from_half(get16(panel + at.minimums, b * 16 + r));
+      }
+      const uint8_t code = code_at(m.format, panel + b * code_bytes(m.format), static_cast<int>(r), static_cast<int>(k));
+      // Products of a code and a scale are exact in f32, so this rounds once, as the format's definition does.
+      out[b * kBlock + k] = (static_cast<float>(code) - zero) * scale + minimum;
+    }
+  }
+}
+
+}  // namespace cacheir

@@ -1,0 +1,127 @@
+// Products of every format on every instruction set here: against float64, and bit-equal for any number of rows.
+#include <algorithm>
+
+#include "check.h"
+#include "core/activation_buffer.h"
+#include "core/dispatch.h"
+
+using namespace cacheir;
+
+namespace {
+
+constexpr int kRowCounts[] = {1, 2, 7, 12, 13, 100};
+
+struct Products {
+  std::vector<float> out;  // [rows][N]
+};
+
+std::vector<float> product(const KernelTable& table, const Matrix& w, Act kind, const float* x, int rows) {
+  HugeArena arena;
+  ActivationBuffer buffer;
+  buffer.reserve(arena, static_cast<size_t>(rows), static_cast<size_t>(w.columns));
+  Activations a = buffer.view(kind, rows, w.columns);
+  std::vector<float> scratch(static_cast<size_t>(w.columns) + 64);
+  const PackRows pack{x, static_cast<size_t>(w.columns), nullptr, 0, scratch.data(), &a, 0, rows};
+  table.pack_rows(&pack);
+  std::vector<float> out(static_cast<size_t>(rows) * static_cast<size_t>(w.rows), -77.0f);
+  const Destination to{out.data(), static_cast<size_t>(w.rows), nullptr, nullptr, 0};
+  const int middle = w.panels / 2;  // any split of the panels gives the same
+  table.matmul(&w, &a, middle, w.panels, &to);
+  table.matmul(&w, &a, 0, middle, &to);
+  return out;
+}
+
+double magnitude(const float* a, const float* b, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += std::fabs(static_cast<double>(a[i]) * b[i]);
+  return sum;
+}
+
+// What int8 activations make of a row: codes times scales.
+std::vector<float> quantised(const float* x, int columns) {
+  std::vector<float> out(static_cast<size_t>(columns));
+  for (int b = 0; b < columns; b += 32) {
+    float top = 0;
+    for (int i = b; i < b + 32; ++i) top = std::max(top, std::fabs(x[i]));
+    const float inverse = top > 0 ? 127.0f / top : 0;
+    for (int i = b; i < b + 32; ++i) out[static_cast<size_t>(i)] = static_cast<float>(std::nearbyint(x[i] * inverse)) * (top / 127.0f);
+  }
+  return out;
+}
+
+void check_format(std::mt19937& random, const KernelTable& table, Stored format, bool precise, int rows_n, int columns) {
+  const Panel panel = panel_of(format, precise, table.bf16_dot);
+  const Act kind = activations_of(panel, precise, table.bf16_dot);
+  const check::Packed p = check::pack(random, format, panel, rows_n, columns);
+  const int most = 100;
+  std::vector<float> x = check::normal(random, static_cast<size_t>(most * columns));
+  const std::vector<float> all = product(table, p.matrix, kind, x.data(), most);
+  std::vector<float> row(static_cast<size_t>(columns));
+  for (int n = 0; n < rows_n; n += 5) {
+    unpack_row(p.matrix, n, row.data());
+    for (int m = 0; m < most; m += 9) {
+      std::vector<float> xm(x.begin() + m * columns, x.begin() + (m + 1) * columns);
+      if (kind == Act::int8) xm = quantised(xm.data(), columns);
+      if (kind == Act::bf16) for (float& v : xm) v = from_bf16(to_bf16(v));
+      double expected = 0;
+      for (int k = 0; k < columns; ++k) expected += static_cast<double>(row[static_cast<size_t>(k)]) * xm[static_cast<size_t>(k)];
+      const double got = all[static_cast<size_t>(m * rows_n + n)];
+      const double bound = 4e-6 * magnitude(row.data(), xm.data(), columns) + 1e-5;
+      CHECK(std::fabs(got - expected) <= bound, "%s %s %s n %d m %d: %g, not %g", table.name, stored_name(format), precise ? "precise" : "", n, m, got, expected);
+    }
+  }
+  for (int rows : kRowCounts) {
+    const int first = most - rows;  // another place in another tile
+    const std::vector<float> some = product(table, p.matrix, kind, x.data() + first * columns, rows);
+    CHECK(std::memcmp(some.data(), all.data() + static_cast<size_t>(first) * static_cast<size_t>(rows_n), some.size() * 4) == 0,
+          "%s %s %s: %d rows differ from the same rows among %d", table.name, stored_name(format), precise ? "precise" : "", rows, most);
+  }
+}
+
+void check_argmax_and_swiglu(std::mt19937& random, const KernelTable& table) {
+  const int n = 133, columns = 64, rows = 13;
+  const check::Packed gate = check::pack(random, Stored::q8_0, Panel::q8_0, n, columns), up = check::pack(random, Stored::q4_1, Panel::q4_1, n, columns);
+  const std::vector<float> x = check::normal(random, rows * columns);
+  const std::vector<float> g = product(table, gate.matrix, Act::int8, x.data(), rows), u = product(table, up.matrix, Act::int8, x.data(), rows);
+  HugeArena arena;
+  ActivationBuffer buffer;
+  buffer.reserve(arena, rows, columns);
+  Activations a = buffer.view(Act::int8, rows, columns);
+  std::vector<float> scratch(columns + 64), out(static_cast<size_t>(rows * n), -77.0f);
+  const PackRows pack{x.data(), columns, nullptr, 0, scratch.data(), &a, 0, rows};
+  table.pack_rows(&pack);
+  const Destination to{out.data(), static_cast<size_t>(n), nullptr, nullptr, 0};
+  table.swiglu(&gate.matrix, &up.matrix, &a, 0, gate.matrix.panels, &to, nullptr);
+  std::vector<float> value(rows, -INFINITY);
+  std::vector<int32_t> index(rows, 0);
+  std::vector<uint8_t> bad(rows, 0);
+  const Best best{value.data(), index.data(), bad.data()};
+  table.argmax(&gate.matrix, &a, 4, gate.matrix.panels, nullptr, &best);
+  table.argmax(&gate.matrix, &a, 0, 4, nullptr, &best);
+  for (int m = 0; m < rows; ++m) {
+    for (int i = 0; i < n; ++i) {
+      const size_t at = static_cast<size_t>(m * n + i);
+      const double expected = g[at] / (1 + std::exp(-static_cast<double>(g[at]))) * u[at];
+      CHECK(std::fabs(out[at] - expected) <= 1e-5 + 1e-5 * std::fabs(expected), "%s swiglu %d %d: %g, not %g", table.name, m, i, out[at], expected);
+    }
+    const float* row = g.data() + m * n;
+    CHECK(index[static_cast<size_t>(m)] == std::max_element(row, row + n) - row, "%s argmax of row %d", table.name, m);
+  }
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937 random(std::random_device{}());
+  for (const KernelTable* table : supported_tables()) {
+    for (int f = 0; f < static_cast<int>(Stored::count); ++f) {
+      const Stored format = static_cast<Stored>(f);
+      const bool super = block_columns(format) == 256;
+      check_format(random, *table, format, false, 75, super ? 512 : 576);
+      check_format(random, *table, format, true, 50, super ? 256 : 96);
+      if (block_columns(format) == 1) check_format(random, *table, format, false, 21, 67);
+    }
+    check_argmax_and_swiglu(random, *table);
+  }
+  return check::result("matmul");
+}
