@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cacheir import __version__, settings
+from cacheir import settings
 from cacheir.artifact import cache as program_cache
 from cacheir.artifact import layout
 from cacheir.artifact.artifact import Artifact
-from cacheir.artifact.card import Card, CompileOptions, ModelCard, Package
+from cacheir.artifact.card import Card, CompileOptions
 from cacheir.artifact.compatibility import buffer_uses, find_backend, offered_kernels, providers, selection_rules
 from cacheir.artifact.lock import Lock, PluginLock
+from cacheir.artifact.make_card import make_card
 from cacheir.artifact.program_key import (
     HeaderFacts,
     header_facts,
-    instruction_set,
     lock_plugins,
     make_lock,
     recall_facts,
@@ -226,7 +226,7 @@ class _Work:
         )
         program = run_plan_steps(program, self.backend)
         lock = make_lock(facts, self.options, self.backend, self.plugins)
-        card = self.card(program, model, lock)
+        card = make_card(program, model, lock, self.options, self.backend, self.installation)
         return _Compiled(program=program, card=card, lock=lock, facts=facts, result=result, root=model.root)
 
     def limits(self, model: ImportedModel) -> SizeLimits:
@@ -282,48 +282,6 @@ class _Work:
             target=self.options.target,
             row_classes=rules.row_classes,
             providers=providers(offered),
-        )
-
-    def card(self, program: Program, model: ImportedModel, lock: Lock) -> Card:
-        """artifact.json but for the files."""
-        label = model.spec.label if model.spec else model.importer
-        return Card(
-            format=layout.FORMAT,
-            core=__version__,
-            program_key=lock.program_key,
-            model=ModelCard(
-                name=model.spec.name if model.spec else "",
-                label=label,
-                importer=model.importer,
-                header_hash=model.header_hash,
-                notes=model.notes,
-            ),
-            options=self.options,
-            target=program.target,
-            backend=program.backend,
-            instruction_set=instruction_set(self.backend),
-            max_seq=program.max_seq,
-            max_rows=program.max_rows,
-            max_tokens=program.max_tokens,
-            groups=tuple(map(str, program.groups)),
-            group_layers=program.group_layers,
-            spec=program.spec,
-            packages=self.packages(program),
-            files={},
-            plan_notes=program.plan_notes,
-        )
-
-    def packages(self, program: Program) -> tuple[Package, ...]:
-        """The distributions whose kernels or backend the program runs on."""
-        backend = self.installation.backends.provider(self.backend.name)
-        provided = {backend.distribution or backend.name: {f"backend {self.backend.name}"}}
-        versions = {plugin.distribution or plugin.name: plugin.version for plugin in self.installation.plugins}
-        for schedule in program.schedules.values():
-            for kernel, distribution in schedule.kernels.items():
-                provided.setdefault(distribution, set()).add(kernel)
-        return tuple(
-            Package(distribution=name, version=versions.get(name, ""), provides=tuple(sorted(names)))
-            for name, names in sorted(provided.items())
         )
 
     def write(self, compiled: _Compiled, place: Path, *, with_location: bool, materialise: bool) -> Artifact:
