@@ -27,6 +27,7 @@ class Fields(Mapping[str, Any]):
         self._asked: set[str] = set()
         self._assumed: dict[str, object] = {}
         self._sections: dict[str, Fields] = {}
+        self._notes: list[str] = []
 
     def __getitem__(self, key: str) -> Any:
         self._asked.add(key)
@@ -58,6 +59,32 @@ class Fields(Mapping[str, Any]):
     def ignore(self, *keys: str) -> None:
         """Count fields as read that do not change what a model computes."""
         self._asked.update(key for key in keys if key in self._values)
+
+    def note(self, text: str) -> None:
+        """Remember a sentence about what was read, for the import report."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def notes(self) -> tuple[str, ...]:
+        """The sentences that were noted."""
+        return tuple(self._notes)
+
+    def merged_section(self, key: str, other: str) -> Fields | None:
+        """The nested objects ``key`` and ``other`` as one; what both have must be equal. None where both are absent."""
+        first, second = self.section(key), self.section(other)
+        if first is None or second is None:
+            return second if first is None else first
+        for name in sorted(set(first) & set(second)):
+            if first[name] != second[name]:
+                raise MalformedModelError(
+                    f"{self.place}: {key}.{name} is {first[name]} and {other}.{name} is {second[name]}; they must"
+                    " agree",
+                    hint="delete the one that the model was not trained with",
+                )
+        merged = Fields({**first._values, **second._values}, f"{self.place}: {key}")
+        self._sections[key] = merged
+        second.ignore(*second)
+        return merged
 
     def section(self, key: str) -> Fields | None:
         """The fields of a nested object, None where it is absent or null."""
@@ -124,6 +151,18 @@ class Fields(Mapping[str, Any]):
         if not isinstance(value, str):
             raise self.wrong(key, "text")
         return value
+
+    def numbers_or(self, key: str, default: D, *, least: float = -math.inf) -> tuple[float, ...] | D:
+        """A list of finite numbers, none below ``least``, or ``default``."""
+        value = self.get(key)
+        if value is None:
+            return self.assume(key, default)
+        fits = isinstance(value, (list, tuple)) and all(
+            type(item) in (int, float) and abs(item) <= sys.float_info.max and item >= least for item in value
+        )
+        if not fits:
+            raise self.wrong(key, "a list of finite numbers" + (f" from {least:g} on" if least > -math.inf else ""))
+        return tuple(map(float, value))
 
     def texts_or(self, key: str, default: D) -> tuple[str, ...] | D:
         """A list of texts, or ``default``."""

@@ -1,4 +1,4 @@
-"""What cacheir-importers adds to CacheIR: two importers, their tokenizers, the Llama family, SmolLM2, make-tiny."""
+"""What cacheir-importers adds to CacheIR: two importers, their tokenizers, families, SmolLM2, make-tiny."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from cacheir.plugins import (
     ImporterSpec,
     ModelSpec,
     PluginInfo,
+    QuantFormatSpec,
     TokenizerSpec,
     hookimpl,
 )
+from cacheir_importers.family_table import families
 
 
 @hookimpl
@@ -42,15 +44,15 @@ def cacheir_register_importers() -> Iterable[ImporterSpec]:
 @hookimpl
 def cacheir_register_families() -> Iterable[FamilySpec]:
     """Families of decoders."""
-    yield FamilySpec(
-        name="llama",
-        summary="Llama 1 to 3, SmolLM2, TinyLlama and others of their shape.",
-        architectures=("LlamaForCausalLM",),
-        gguf_architectures=("llama",),
-        config="cacheir_importers.families.llama:read_config",
-        gguf_config="cacheir_importers.families.llama_gguf:read_gguf_config",
-        names="cacheir_importers.families.llama_names:tensor_names",
-    )
+    return families()
+
+
+@hookimpl
+def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
+    """Block formats that are read through the gguf package, where it is installed."""
+    from cacheir_importers.gguf.package_formats import package_formats
+
+    return package_formats()
 
 
 @hookimpl

@@ -34,3 +34,11 @@ def foreign_field(fields: Fields, key: str) -> UnsupportedModelError:
         f"{fields.place}: {key} = {fields.get(key)!r} changes what the model computes, and this family does not"
         " have it: not supported"
     )
+
+
+def read_chosen(fields: Fields, key: str, experts: int, default: int) -> int:
+    """How many of the ``experts`` each token takes."""
+    chosen = fields.whole_or(key, default)
+    if chosen > experts:
+        raise MalformedModelError(f"{fields.place}: {key} is {chosen}, and there are {experts} experts")
+    return chosen

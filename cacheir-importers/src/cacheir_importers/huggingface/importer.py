@@ -60,6 +60,7 @@ def import_folder(path: Path, options: Mapping[str, Any]) -> ImportedModel:
         generation=generation,
         notes=(
             *_field_notes(config),
+            *config.notes(),
             *head_notes,
             *checkpoint.notes,
             *unused_note(checkpoint.tensors, sources),
