@@ -9,6 +9,7 @@ from cacheir.ir.dims import Dim
 from cacheir.ir.graph import LAYER, Attr, Graph, Op, Value
 from cacheir.ir.types import KVType, Type
 from cacheir.schedule.program import Program
+from cacheir.schedule.program_weights import used_weights
 from cacheir.schedule.schedule import Choice
 
 
@@ -83,9 +84,10 @@ def _walk(
     """Launches of ``graph`` whose frame begins at ``base``; ``places`` holds its parameters and its outputs' places."""
     schedule = program.schedules[mode].graph(graph.name)
     frame = program.plans[mode].frame(graph.name)
+    # Only what ops read: a weight that others are made of is no weight of the program.
     recipes = {
-        weight.name: Place("weight", weight.value.type, program.weight_of(mode, graph.name, weight.name, layer).recipe)
-        for weight in graph.weights
+        value.name: Place("weight", value.type, program.weight_of(mode, graph.name, value.name, layer).recipe)
+        for value in used_weights(graph)
     }
 
     def place(value: Value) -> Place:

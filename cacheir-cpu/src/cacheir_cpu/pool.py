@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +41,7 @@ class Pool:
         self.pages = pages
         self._row = {layer: row for row, layer in enumerate(layers)}
         shape = (len(self._row), 2, kind.heads, pages * page_tokens, kind.head_dim)
-        self.storage = np.zeros(shape, _STORAGE[self.kind.dtype])
+        self.storage = _zeros(shape, np.dtype(_STORAGE[self.kind.dtype]))
         self._rows: list[RowKeys] | None = None
 
     @property
@@ -121,3 +124,18 @@ class Pool:
         if self.kind.dtype == "bf16":
             return from_bf16(stored)  # type: ignore[arg-type]
         return stored.astype(np.float32)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Zeros in small pages of memory, which are taken as they are first written.
+
+    NumPy asks for huge pages, and a head's keys of one layer are about as long as one: the first token would take the
+    whole pool. Raises MemoryError where the system refuses the bytes.
+    """
+    nbytes = prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(shape, dtype)
+    try:
+        return np.frombuffer(mmap.mmap(-1, nbytes), dtype).reshape(shape)
+    except OSError as error:
+        raise MemoryError(f"{nbytes} bytes: {error.strerror}") from error
