@@ -102,6 +102,12 @@ def gguf_file(tmp_path: Path) -> Callable[..., Path]:
     return build
 
 
+@pytest.fixture
+def whole() -> tuple[dict[str, Any], dict[str, TensorData]]:
+    """Metadata and tensors of the small Llama."""
+    return llama_metadata(), llama_tensors(len(llama_metadata()["tokenizer.ggml.tokens"]))
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny Llama as `make-tiny` writes it; not to be changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.decoder_spec import RopeSpec
+from cacheir.plugins.host import Host, HostOptions
+from cacheir.plugins.installation import Installation
 from cacheir_importers.gguf.importer import import_gguf, sniff
+from cacheir_importers.gguf.tensor_types import type_by_name
 from cacheir_importers.gguf.writer import TensorData, Typed
 
 Build = Callable[..., Path]
@@ -64,32 +68,74 @@ def test_a15_no_architecture(gguf_file: Build) -> None:
         import_gguf(gguf_file({"general.architecture": None}), {})
 
 
-@pytest.mark.parametrize("kind", ["Q6_K", "I8", "F64"])
-def test_a11_a_needed_tensor_of_another_type_is_named(gguf_file: Build, kind: str) -> None:
-    rows = {"Q6_K": 96 * 210 // 4, "I8": 96 * 64, "F64": 96 * 64 * 8}[kind]
-    shape = (96, 64) if kind != "Q6_K" else (24, 256)
-    tensor = TensorData(kind, shape, bytes(rows))
-    with pytest.raises(UnsupportedModelError, match=rf"tensor 'blk\.0\.ffn_up\.weight' is stored as {kind}"):
-        import_gguf(gguf_file(tensors={"blk.0.ffn_up.weight": tensor}), {})
+@pytest.mark.parametrize("kind", ["F64", "I8", "I16", "I32", "I64", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"])
+def test_types_that_need_no_other_package(gguf_file: Build, kind: str) -> None:
+    """The feed-forward size is one block of 256, so that a tensor of any type has the right shape."""
+    elements = type_by_name(kind).block_elements
+    tensors = {}
+    for name, shape in {"ffn_gate": (256, 64), "ffn_up": (256, 64), "ffn_down": (64, 256)}.items():
+        typed = "F32" if shape[1] % elements else kind
+        nbytes = math.prod(shape) // type_by_name(typed).block_elements * type_by_name(typed).block_bytes
+        tensors |= {f"blk.{n}.{name}.weight": TensorData(typed, shape, bytes(nbytes)) for n in range(2)}
+    source = import_gguf(gguf_file({"llama.feed_forward_length": 256}, tensors), {}).sources["layers.1.ffn.down"]
+    assert (source.format, source.nbytes) == (type_by_name(kind).format, len(tensors["blk.1.ffn_down.weight"].data))
 
 
-def test_a11_an_unknown_type_matters_only_where_it_is_needed(gguf_file: Build) -> None:
-    path = gguf_file(tensors={"extra": TensorData("I8", (8,), bytes(8))})
+def test_a_type_without_a_format_is_named(gguf_file: Build) -> None:
+    wide = {"blk.0.ffn_down.weight": TensorData("Q1_0", (64, 128), bytes(64 * 18))}
+    wide["blk.1.ffn_down.weight"] = TensorData("F32", (64, 128), bytes(64 * 128 * 4))
+    for name in ("ffn_gate", "ffn_up"):
+        wide |= {f"blk.{n}.{name}.weight": TensorData("F32", (128, 64), bytes(64 * 128 * 4)) for n in range(2)}
+    with pytest.raises(
+        UnsupportedModelError, match=r"tensor 'blk\.0\.ffn_down\.weight' is stored as Q1_0, which is not"
+    ):
+        import_gguf(gguf_file({"llama.feed_forward_length": 128}, wide), {})
+
+
+def test_a_type_of_the_gguf_package_says_how_to_get_it(gguf_file: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    down = {f"blk.{n}.ffn_down.weight": TensorData("IQ4_NL", (64, 96), bytes(64 * 3 * 18)) for n in range(2)}
+    monkeypatch.setattr("cacheir_importers.gguf.package_formats.unmet", lambda _: "needs gguf>=0.19, found 0.10")
+    installation = Installation(Host(HostOptions()))
+    with pytest.raises(UnsupportedModelError) as caught:
+        import_gguf(gguf_file(tensors=down), {"installation": installation})
+    assert str(caught.value) == (
+        "small.gguf: tensor 'blk.0.ffn_down.weight' is stored as IQ4_NL, which is read through the gguf package:"
+        " needs gguf>=0.19, found 0.10"
+    )
+    assert caught.value.hint == "pip install './cacheir-importers[gguf]' in a checkout of CacheIR"
+
+
+def _retyped(path: Path, tensor: bytes, type_id: int, axes: int) -> None:
+    """Change the type of ``tensor`` in the table of the file at ``path``."""
     content = path.read_bytes()
-    place = content.index(b"extra") + 5 + 4 + 8
-    path.write_bytes(content[:place] + (156).to_bytes(4, "little") + content[place + 4 :])
+    place = content.index(tensor) + len(tensor) + 4 + 8 * axes
+    path.write_bytes(content[:place] + type_id.to_bytes(4, "little") + content[place + 4 :])
+
+
+@pytest.mark.parametrize(
+    ("type_id", "named"),
+    [
+        (4, "type 4 (Q4_2, removed)"),
+        (5, "type 5 (Q4_3, removed)"),
+        (31, "type 31 (Q4_0_4_4, removed)"),
+        (33, "type 33 (Q4_0_8_8, removed)"),
+        (153, "type 153 (unknown)"),
+        (156, "type 156 (unknown)"),
+    ],
+)
+def test_a11_a_type_that_nobody_reads_matters_only_where_it_is_needed(
+    gguf_file: Build, type_id: int, named: str
+) -> None:
+    path = gguf_file(tensors={"extra": TensorData("I8", (8,), bytes(8))})
+    _retyped(path, b"extra", type_id, 1)
     assert "1 tensors were not used: extra" in import_gguf(path, {}).notes
-    place = content.index(b"blk.0.ffn_up.weight") + 19 + 4 + 16
-    path.write_bytes(content[:place] + (156).to_bytes(4, "little") + content[place + 4 :])
-    with pytest.raises(UnsupportedModelError, match=r"'blk\.0\.ffn_up\.weight' is stored as type 156 \(unknown\)"):
+    _retyped(path, b"blk.0.ffn_up.weight", type_id, 2)
+    with pytest.raises(UnsupportedModelError) as caught:
         import_gguf(path, {})
-
-
-def test_a13_split_files_are_refused_with_the_part_and_the_tool(gguf_file: Build) -> None:
-    split = {"split.no": Typed("u16", 1), "split.count": Typed("u16", 3), "split.tensors.count": 20}
-    with pytest.raises(UnsupportedModelError, match="part 2 of 3 of a split model") as caught:
-        import_gguf(gguf_file(split), {})
-    assert caught.value.hint and "llama-gguf-split --merge" in caught.value.hint
+    assert str(caught.value).startswith(
+        f"small.gguf: tensor 'blk.0.ffn_up.weight' is stored as {named}, which is not supported; supported: F32, F16,"
+    )
+    assert caught.value.exit_code == 4
 
 
 def test_a13_a_set_of_one_is_whole(gguf_file: Build) -> None:

@@ -1,4 +1,4 @@
-"""The classic block formats hold the bits of the gguf package: unpacking of any bytes, packing of any numbers."""
+"""Every block format holds the bits of the gguf package: unpacking of any bytes, packing of any numbers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 from gguf.constants import GGML_QUANT_SIZES
-from gguf.quants import dequantize, quantize
+from gguf.quants import _type_traits, dequantize, quantize
 
 from cacheir.formats.quant_array import QuantArray
 from cacheir.formats.table import core_formats
+from cacheir.plugins.installation import default
+from cacheir_importers.gguf.package_formats import package_formats
 
-FORMATS = core_formats()
+FORMATS = {**core_formats(), **{spec.name: spec for spec in package_formats()}}
 # gguf neither packs nor unpacks q8_1, and its table still has the 40 bytes of a block with f32 scales, which ggml gave
-# up for f16 ones (36 bytes) in 2023; core's own tests hold that layout.
-BOTH = [name for name in FORMATS if name != "q8_1"]
+# up for f16 ones (36 bytes) in 2023; core's own tests hold that layout, and that of q8_k, which gguf does not unpack.
+PACKED = [name for name, spec in FORMATS.items() if spec.pack and name != "q8_1"]
+BOTH = [kind.name.lower() for kind in _type_traits if kind.name != "BF16"]
 
 
 def kind(name: str) -> GGMLQuantizationType:
@@ -26,19 +29,26 @@ def test_block_sizes(name: str) -> None:
     assert GGML_QUANT_SIZES[kind(name)] == (FORMATS[name].block, FORMATS[name].block_bytes)
 
 
+def test_every_type_that_the_package_unpacks_is_a_format() -> None:
+    assert set(BOTH) <= set(FORMATS) and len(BOTH) >= 23
+    formats = default().quant_formats
+    assert all(formats[name].unpack == FORMATS[name].unpack for name in BOTH)
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_unpacking_any_bytes(name: str) -> None:
     """Random bytes: scales and minima take every kind of f16, NaN, infinity and subnormal numbers among them."""
     rng = np.random.default_rng(2024)
-    raw = rng.integers(0, 256, (2000, 3 * FORMATS[name].block_bytes), dtype=np.uint8)
+    rows, elements = 20 * FORMATS[name].block_bytes, 3 * FORMATS[name].block
+    raw = rng.integers(0, 256, (rows, 3 * FORMATS[name].block_bytes), dtype=np.uint8)
     with np.errstate(all="ignore"):
         expected = dequantize(raw, kind(name))
-        found = QuantArray(raw, FORMATS[name], (2000, 96)).dense()
+        found = QuantArray(raw, FORMATS[name], (rows, elements)).dense()
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
-    assert np.isnan(expected).any()
+    assert np.isnan(expected).any() == (name not in ("mxfp4", "nvfp4"))  # their scales are no f16
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", PACKED)
 def test_packing_any_numbers(name: str) -> None:
     rng = np.random.default_rng(7)
     values = rng.standard_normal((400, 96)).astype(np.float32)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cacheir.formats.quant_array import QuantArray
 from cacheir.formats.table import core_formats
 from cacheir.plugins import resolve
 
-FORMATS = core_formats()
+FORMATS = {name: spec for name, spec in core_formats().items() if spec.block == 32}
 BYTES = {"q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34, "q8_1": 36}
 # The largest error of a rounded value, in steps of the scale: half a step, and what f16 does to scale and minimum.
 STEPS = {"q4_0": 16, "q4_1": 15, "q5_0": 32, "q5_1": 31, "q8_0": 254, "q8_1": 254}
@@ -92,3 +93,24 @@ def test_q8_1_keeps_the_sum_for_integer_dots() -> None:
     for block in blocks:
         q = np.frombuffer(block[4:].tobytes(), np.int8)
         assert half(block.tobytes(), 2) == pytest.approx(half(block.tobytes(), 0) * int(q.sum()), rel=2e-3, abs=1e-3)
+
+
+QS = "F0 E1 D2 C3 B4 A5 96 87 78 69 5A 4B 3C 2D 1E 0F"
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "expected"),
+    [
+        ("q4_0", f"00 3C {QS}", [*range(-8, 8), *range(7, -9, -1)]),
+        ("q4_1", f"00 38 00 C0 {QS}", [q / 2 - 2 for q in (*range(16), *range(15, -1, -1))]),
+        ("q5_0", f"00 3C 01 00 01 00 {QS}", [0, *range(-15, 0), 15, *range(-2, -17, -1)]),
+        ("q5_1", f"00 38 00 C0 01 00 01 00 {QS}", [6, *(q / 2 - 2 for q in range(1, 16)), 13.5]
+         + [q / 2 - 2 for q in range(14, -1, -1)]),
+    ],
+)  # fmt: skip
+def test_f01_f02_nibble_order_sign_of_the_minimum_and_fifth_bits(name: str, block: str, expected: list[float]) -> None:
+    """One block, and the same block in every place of a tensor [64, 2]: blocks run along the fast dimension."""
+    raw = np.frombuffer(bytes.fromhex(block), np.uint8)
+    np.testing.assert_array_equal(resolve(FORMATS[name].unpack)(raw[None]), [expected])
+    tensor = QuantArray(np.tile(raw, 4), FORMATS[name], (2, 64))
+    np.testing.assert_array_equal(tensor.dense(), np.tile(np.array(expected, np.float32), (2, 2)))

@@ -143,7 +143,7 @@ def some(names: Iterable[str], limit: int = 8) -> str:
 
 
 def _check_type(tensor: StoredTensor, place: str) -> None:
-    if tensor.format not in READABLE_FORMATS:
+    if not tensor.format:
         raise UnsupportedModelError(
             f"{place}: tensor {tensor.name!r} is stored as {tensor.type_name}, which is not supported; supported:"
             f" {', '.join(READABLE_FORMATS)}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from cacheir.plugins import QuantFormatSpec
 
-_BLOCK = 32
-
 # name -> (bytes of a block, what is in it)
 _CLASSIC = {
     "q4_0": (18, "f16 scale; 4 bits, offset 8"),
@@ -15,18 +13,60 @@ _CLASSIC = {
     "q8_0": (34, "f16 scale; 8 bits, signed"),
     "q8_1": (36, "f16 scale, f16 scale * sum; 8 bits, signed"),
 }
+_K = {
+    "q2_k": (84, "16 groups with scale and minimum of 4 bits; 2 bits"),
+    "q3_k": (110, "16 groups with scale of 6 bits; 3 bits, offset 4"),
+    "q4_k": (144, "8 groups with scale and minimum of 6 bits; 4 bits"),
+    "q5_k": (176, "8 groups with scale and minimum of 6 bits; 5 bits"),
+    "q6_k": (210, "16 groups with scale of 8 bits; 6 bits, offset 32"),
+    "q8_k": (292, "f32 scale; 8 bits, signed; 16 sums"),
+}
+_SCALARS = {
+    "ggml-f64": (8, "a double, read as f32"),
+    "ggml-i8": (1, "a signed byte, read as f32"),
+    "ggml-i16": (2, "a whole number of 16 bits, read as f32"),
+    "ggml-i32": (4, "a whole number of 32 bits, read as f32"),
+    "ggml-i64": (8, "a whole number of 64 bits, read as f32"),
+}
 
 
 def core_formats() -> dict[str, QuantFormatSpec]:
-    """Name -> format: the classic block formats of GGML files, 32 elements a block; a new dictionary at each call."""
-    return {
-        name: QuantFormatSpec(
-            name=name,
-            summary=summary,
-            block=_BLOCK,
-            block_bytes=block_bytes,
-            unpack=f"cacheir.formats.classic:unpack_{name}",
-            pack=f"cacheir.formats.classic:pack_{name}",
-        )
-        for name, (block_bytes, summary) in _CLASSIC.items()
-    }
+    """Name -> format, a new dictionary at each call: what GGML files store.
+
+    The classic block formats (32 elements a block), the K formats (256) and single numbers; the last two are only read.
+    """
+    return {spec.name: spec for spec in (*map(_classic, _CLASSIC), *map(_k_quant, _K), *map(_scalar, _SCALARS))}
+
+
+def _classic(name: str) -> QuantFormatSpec:
+    block_bytes, summary = _CLASSIC[name]
+    return QuantFormatSpec(
+        name=name,
+        summary=summary,
+        block=32,
+        block_bytes=block_bytes,
+        unpack=f"cacheir.formats.classic:unpack_{name}",
+        pack=f"cacheir.formats.classic:pack_{name}",
+    )
+
+
+def _k_quant(name: str) -> QuantFormatSpec:
+    block_bytes, summary = _K[name]
+    return QuantFormatSpec(
+        name=name,
+        summary=summary,
+        block=256,
+        block_bytes=block_bytes,
+        unpack=f"cacheir.formats.k_quants:unpack_{name}",
+    )
+
+
+def _scalar(name: str) -> QuantFormatSpec:
+    block_bytes, summary = _SCALARS[name]
+    return QuantFormatSpec(
+        name=name,
+        summary=summary,
+        block=1,
+        block_bytes=block_bytes,
+        unpack=f"cacheir.formats.scalars:unpack_{name.removeprefix('ggml-')}",
+    )

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 
 class GGMLType(NamedTuple):
-    """``format`` is what CacheIR calls the type where it can read it, else ""."""
+    """``format`` is what CacheIR calls the type, "" where it has no name for it.
+
+    Which formats can be read depends on what is installed: see ``gguf/formats.py``.
+    """
 
     id: int
     name: str
@@ -24,31 +27,31 @@ _TABLE = (
     GGMLType(7, "Q5_1", 32, 24, "q5_1"),
     GGMLType(8, "Q8_0", 32, 34, "q8_0"),
     GGMLType(9, "Q8_1", 32, 36, "q8_1"),
-    GGMLType(10, "Q2_K", 256, 84),
-    GGMLType(11, "Q3_K", 256, 110),
-    GGMLType(12, "Q4_K", 256, 144),
-    GGMLType(13, "Q5_K", 256, 176),
-    GGMLType(14, "Q6_K", 256, 210),
-    GGMLType(15, "Q8_K", 256, 292),
-    GGMLType(16, "IQ2_XXS", 256, 66),
-    GGMLType(17, "IQ2_XS", 256, 74),
-    GGMLType(18, "IQ3_XXS", 256, 98),
-    GGMLType(19, "IQ1_S", 256, 50),
-    GGMLType(20, "IQ4_NL", 32, 18),
-    GGMLType(21, "IQ3_S", 256, 110),
-    GGMLType(22, "IQ2_S", 256, 82),
-    GGMLType(23, "IQ4_XS", 256, 136),
-    GGMLType(24, "I8", 1, 1),
-    GGMLType(25, "I16", 1, 2),
-    GGMLType(26, "I32", 1, 4),
-    GGMLType(27, "I64", 1, 8),
-    GGMLType(28, "F64", 1, 8),
-    GGMLType(29, "IQ1_M", 256, 56),
+    GGMLType(10, "Q2_K", 256, 84, "q2_k"),
+    GGMLType(11, "Q3_K", 256, 110, "q3_k"),
+    GGMLType(12, "Q4_K", 256, 144, "q4_k"),
+    GGMLType(13, "Q5_K", 256, 176, "q5_k"),
+    GGMLType(14, "Q6_K", 256, 210, "q6_k"),
+    GGMLType(15, "Q8_K", 256, 292, "q8_k"),
+    GGMLType(16, "IQ2_XXS", 256, 66, "iq2_xxs"),
+    GGMLType(17, "IQ2_XS", 256, 74, "iq2_xs"),
+    GGMLType(18, "IQ3_XXS", 256, 98, "iq3_xxs"),
+    GGMLType(19, "IQ1_S", 256, 50, "iq1_s"),
+    GGMLType(20, "IQ4_NL", 32, 18, "iq4_nl"),
+    GGMLType(21, "IQ3_S", 256, 110, "iq3_s"),
+    GGMLType(22, "IQ2_S", 256, 82, "iq2_s"),
+    GGMLType(23, "IQ4_XS", 256, 136, "iq4_xs"),
+    GGMLType(24, "I8", 1, 1, "ggml-i8"),
+    GGMLType(25, "I16", 1, 2, "ggml-i16"),
+    GGMLType(26, "I32", 1, 4, "ggml-i32"),
+    GGMLType(27, "I64", 1, 8, "ggml-i64"),
+    GGMLType(28, "F64", 1, 8, "ggml-f64"),
+    GGMLType(29, "IQ1_M", 256, 56, "iq1_m"),
     GGMLType(30, "BF16", 1, 2, "bf16"),
-    GGMLType(34, "TQ1_0", 256, 54),
-    GGMLType(35, "TQ2_0", 256, 66),
-    GGMLType(39, "MXFP4", 32, 17),
-    GGMLType(40, "NVFP4", 64, 36),
+    GGMLType(34, "TQ1_0", 256, 54, "tq1_0"),
+    GGMLType(35, "TQ2_0", 256, 66, "tq2_0"),
+    GGMLType(39, "MXFP4", 32, 17, "mxfp4"),
+    GGMLType(40, "NVFP4", 64, 36, "nvfp4"),
     GGMLType(41, "Q1_0", 128, 18),
 )
 
