@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from cacheir.errors import UsageError
 from cacheir_importers.huggingface.importer import import_folder
 from cacheir_importers.huggingface.tokenizer import load_tokenizer
-from cacheir_importers.tiny import CLEAR_PROMPTS, DEFAULT_SEED, TinyShape, write_tiny
+from cacheir_importers.tiny import CLEAR_PROMPTS, DEFAULT_SEED, write_tiny
+from cacheir_importers.tiny_config import TinyShape
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,8 @@ from cacheir import Runtime
 from cacheir.artifact.card import CompileOptions
 from cacheir.plugins.installation import Installation
 from cacheir.testing import plugin_host
-from cacheir_importers.tiny import TinyShape, write_tiny
+from cacheir_importers.tiny import write_tiny
+from cacheir_importers.tiny_config import TinyShape
 
 TOLERANCE = 1e-4
 TOKENS = 64

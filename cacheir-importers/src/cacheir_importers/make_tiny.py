@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from cacheir_importers.tiny import DEFAULT_SEED, TinyShape, write_tiny
+from cacheir_importers.tiny import DEFAULT_SEED, write_tiny
+from cacheir_importers.tiny_config import TINY_FAMILIES, TinyShape
 
 
 def make_tiny(
     directory: Annotated[Path, typer.Argument(help="The folder to write; it must be new or empty.")],
-    family: Annotated[str, typer.Option(help="The family of the model.")] = "llama",
+    family: Annotated[str, typer.Option(help=f"The family of the model: {', '.join(TINY_FAMILIES)}.")] = "llama",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Equal seeds give equal weights.")] = DEFAULT_SEED,
     vocab: Annotated[int, typer.Option(help="Tokens of the vocabulary.")] = TinyShape.vocab,
     layers: Annotated[int, typer.Option(min=1, max=64, help="Layers of the model.")] = TinyShape.layers,

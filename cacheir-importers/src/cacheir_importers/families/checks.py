@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir_importers.fields import Fields
+
+
+class HeadSizes(TypedDict):
+    """What a ``LayerSpec`` says of its heads."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
 
 
 def read_head_dim(fields: Fields, key: str, hidden_key: str, hidden: int, heads: int) -> int:

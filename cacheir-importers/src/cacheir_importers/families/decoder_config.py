@@ -7,7 +7,7 @@ from typing import Any
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec
-from cacheir_importers.families.checks import foreign_field, read_head_dim, read_kv_heads
+from cacheir_importers.families.checks import HeadSizes, foreign_field, read_head_dim, read_kv_heads
 from cacheir_importers.fields import Fields, as_fields
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -38,7 +38,6 @@ _MATTERS: dict[str, tuple[object, ...]] = {
     "use_bidirectional_attention": (False,),
     "use_parallel_residual": (False,),
     "use_qk_norm": (False,),
-    "use_sliding_window": (False,),
 }
 _NO_INFLUENCE = (
     "_name_or_path", "_attn_implementation_autoset", "attention_dropout", "attn_implementation",
@@ -67,7 +66,7 @@ def read_count(fields: Fields) -> int:
     return fields.whole("num_hidden_layers", most=10_000)
 
 
-def read_heads(fields: Fields, default_head_dim: int | None = None) -> dict[str, int]:
+def read_heads(fields: Fields, default_head_dim: int | None = None) -> HeadSizes:
     """heads, kv_heads and head_dim, for a ``LayerSpec``; an absent head size is hidden / heads, or the default."""
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if default_head_dim is not None and fields.get("head_dim") is None:
@@ -158,5 +157,6 @@ def refuse_unread(fields: Fields) -> None:
         if value is not None and value not in neutral:
             raise foreign_field(fields, key)
     window = fields.whole_or("sliding_window", None, least=0) if "sliding_window" in unread else None
-    if window and fields.flag_or("use_sliding_window", None) is not False:
+    used = fields.flag_or("use_sliding_window", None) if "use_sliding_window" in unread else None
+    if window and used is not False:
         raise foreign_field(fields, "sliding_window")

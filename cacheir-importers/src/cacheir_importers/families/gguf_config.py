@@ -12,7 +12,7 @@ from typing import Any
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.decoder_spec import DecoderSpec, ExpertSpec, LayerSpec, RopeSpec
-from cacheir_importers.families.checks import foreign_field, read_chosen, read_head_dim, read_kv_heads
+from cacheir_importers.families.checks import HeadSizes, foreign_field, read_chosen, read_head_dim, read_kv_heads
 from cacheir_importers.families.rope_scaling import linear_factors, yarn_factors, yarn_magnitude
 from cacheir_importers.fields import Fields, as_fields
 
@@ -37,13 +37,14 @@ class Metadata:
 
     def number_or(self, name: str, default: float) -> float:
         """A number that config.json spells, in its shortest spelling; ``default`` where it is absent or 0."""
-        return shortest_float32(self.fields.number_or(self.key(name), None, least=0.0) or default)
+        given = self.fields.number_or(self.key(name), None, least=0.0)
+        return shortest_float32(given or default)
 
     def count(self) -> int:
         """How many layers there are."""
         return self.fields.whole(self.key("block_count"), most=10_000)
 
-    def heads(self) -> dict[str, int]:
+    def heads(self) -> HeadSizes:
         """heads, kv_heads and head_dim, for a ``LayerSpec``."""
         fields, key = self.fields, self.key
         hidden, heads = fields.whole(key("embedding_length")), fields.whole(key("attention.head_count"))
@@ -101,10 +102,11 @@ class Metadata:
     def finish(self, family: str, layers: Sequence[LayerSpec], **more: Any) -> DecoderSpec:
         """The decoder, its biases and its head still open; what is left unread and matters is refused."""
         fields, key = self.fields, self.key
+        name = fields.text_or("general.name", None)
         spec = DecoderSpec(
             family=family,
             label=self.label,
-            name=fields.text_or("general.name", None) or "",
+            name=name or "",
             vocab_size=self._vocab_size(),
             hidden=fields.whole(key("embedding_length")),
             max_positions=fields.whole(key("context_length")),

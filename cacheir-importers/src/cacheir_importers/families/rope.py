@@ -118,13 +118,14 @@ def _rotation(
 
 def _yarn(section: Fields, theta: float, dims: int, factor: float, original: int, magnitude: float | None) -> RopeSpec:
     scales = section.number_or("mscale", None), section.number_or("mscale_all_dim", None)
+    fast, slow = (section.number_or(key, None) for key in ("beta_fast", "beta_slow"))
     factors = yarn_factors(
         theta,
         dims,
         factor=factor,
         original=original,
-        fast=section.number_or("beta_fast", None) or 32.0,
-        slow=section.number_or("beta_slow", None) or 1.0,
+        fast=fast or 32.0,
+        slow=slow or 1.0,
         truncate=section.flag_or("truncate", True),
     )
     magnitude = magnitude if magnitude is not None else yarn_magnitude(factor, *scales)

@@ -88,13 +88,15 @@ def _periods(theta: float, dims: int) -> F32:
     import numpy as np
 
     exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
-    return np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
+    periods: F32 = np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
+    return periods
 
 
 def _frequencies(theta: float, dims: int) -> F32:
     import numpy as np
 
-    return np.float32(1) / _periods(theta, dims)
+    frequencies: F32 = np.float32(1) / _periods(theta, dims)
+    return frequencies
 
 
 def _factors(plain: F32, bent: F32) -> tuple[float, ...]:
