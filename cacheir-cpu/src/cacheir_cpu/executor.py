@@ -32,6 +32,7 @@ from cacheir.runtime.executor import (
 from cacheir.schedule.program import Program
 from cacheir.weights.store import WeightStore
 from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cpu.blas_threads import BlasThreads
 from cacheir_cpu.heads import HEADS, HeadRunner
 from cacheir_cpu.launches import Launch, flatten
 from cacheir_cpu.pool import FORMATS, Pool
@@ -64,6 +65,7 @@ class NumpyExecutor:
         self._program: Program | None = None
         self._pools: list[Pool] = []
         self._slots = Slots()
+        self._blas = BlasThreads()
         self._bound: OrderedDict[tuple[str, int, int, int], _Bound] = OrderedDict()
 
     def load(self, program: Program, weights: WeightStore) -> None:
@@ -76,6 +78,7 @@ class NumpyExecutor:
         self._main = {mode: flatten(program, mode) for mode in program.modules}
         self._arena = _aligned(max(plan.arena_bytes for plan in program.plans.values()))
         self._heads = HeadRunner(program, self._surroundings)
+        self._blas.limit(self._options.threads)
         self._residents.make_all(self._wanted_weights(program))
         weights.release()
 
@@ -165,6 +168,7 @@ class NumpyExecutor:
 
     def close(self) -> None:
         """Let go of weights, pages and bindings."""
+        self._blas.restore()
         self._bound.clear()
         self._pools = []
         if self._program is not None:
