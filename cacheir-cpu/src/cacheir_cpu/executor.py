@@ -39,6 +39,7 @@ from cacheir_cpu.pool import FORMATS, Pool
 from cacheir_cpu.residents import Residents
 from cacheir_cpu.slots import Slots
 from cacheir_cpu.staging import Staged, stage
+from cacheir_cpu.unfuse import unfuse
 
 ARENA_ALIGNMENT = 64
 # Bound steps kept: decode at a few batch sizes and the usual prefill chunk. A bound step is a few thousand views.
@@ -69,18 +70,28 @@ class NumpyExecutor:
         self._bound: OrderedDict[tuple[str, int, int, int], _Bound] = OrderedDict()
 
     def load(self, program: Program, weights: WeightStore) -> None:
-        """Flatten the program and make its weights resident. BackendError where it needs what is not installed."""
-        self._program = program
+        """Flatten the program and make its weights resident.
+
+        Raises BackendError where it needs what is not installed, UsageError where ``unfuse`` names no node.
+        """
         self._kernels = self._kernels_of(program)
         self._entries = {name: resolve(spec.entry) for name, spec in self._kernels.items()}
         self._residents = Residents(weights)
         self._interpreter = Interpreter(self._installation.ops.by_name())
-        self._main = {mode: flatten(program, mode) for mode in program.modules}
+        launches = {
+            (mode, graph.name): flatten(program, mode, graph.name)
+            for mode, module in program.modules.items()
+            for graph in (module.main, *module.heads)
+        }
+        if self._options.unfuse:
+            launches = unfuse(launches, self._options.unfuse)
+        self._main = {mode: launches.pop((mode, module.main.name)) for mode, module in program.modules.items()}
         self._arena = _aligned(max(plan.arena_bytes for plan in program.plans.values()))
-        self._heads = HeadRunner(program, self._surroundings)
+        self._heads = HeadRunner(program, launches, self._surroundings)
         self._blas.limit(self._options.threads)
         self._residents.make_all(self._wanted_weights(program))
         weights.release()
+        self._program = program
 
     def open_pools(self, pages: Sequence[int]) -> None:
         """One pool for each KV group. DeviceOutOfMemory where NumPy cannot have the bytes."""
@@ -102,7 +113,8 @@ class NumpyExecutor:
         """What this executor takes."""
         program = self._loaded()
         return Capabilities(
-            determinism="bit" if self._options.batch_invariant else "tolerance",
+            # What an op's meaning computes may depend on the number of rows.
+            determinism="bit" if self._options.batch_invariant and not self._options.unfuse else "tolerance",
             heads=("nothing", *HEADS),
             page_tokens=(),
             kv_formats=FORMATS,
@@ -172,6 +184,7 @@ class NumpyExecutor:
         self._bound.clear()
         self._pools = []
         if self._program is not None:
+            self._heads.clear()
             self._residents.clear()
             self._program = None
 

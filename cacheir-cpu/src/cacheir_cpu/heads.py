@@ -15,12 +15,11 @@ from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.schedule.program import Program
 from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
-from cacheir_cpu.launches import flatten
+from cacheir_cpu.launches import Launch
 from cacheir_cpu.slots import Slots
 from cacheir_cpu.staging import Staged
 
 F32 = NDArray[np.float32]
-Timings = dict[tuple[str, str, str], tuple[int, float]]
 
 # What a row may want and the head that gives it; logprobs are worked out from the logits.
 HEADS = ("token", "logprobs", "logits", "hidden")
@@ -35,16 +34,17 @@ class _BoundHead:
 
 
 class HeadRunner:
-    """The heads of all modes, bound for each row count when first asked for."""
+    """The heads of all modes, bound for each row count when first asked for. ``launches`` are by mode and head."""
 
-    def __init__(self, program: Program, surroundings: Callable[..., Surroundings]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        launches: Mapping[tuple[str, str], Sequence[Launch]],
+        surroundings: Callable[..., Surroundings],
+    ) -> None:
         self._program = program
         self._surroundings = surroundings
-        self._launches = {
-            (mode, graph.name): flatten(program, mode, graph.name)
-            for mode, module in program.modules.items()
-            for graph in module.heads
-        }
+        self._launches = launches
         self._bound: dict[tuple[str, str, int], _BoundHead] = {}
 
     def wanted_weights(self, kernels: Mapping[str, KernelSpec]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -52,6 +52,10 @@ class HeadRunner:
         for launches in self._launches.values():
             for rows in (1, self._program.max_rows):
                 yield from wanted_weights(launches, rows, kernels)
+
+    def clear(self) -> None:
+        """Let go of what is bound, which holds weights."""
+        self._bound.clear()
 
     def run(
         self, step: Step, staged: Staged, rows: F32, slots: Slots, call: Callable[[Sequence[BoundLaunch]], None]
