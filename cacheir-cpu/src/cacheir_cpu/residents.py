@@ -1,8 +1,11 @@
-"""Weights in memory as the chosen kernels want them: dense, stacked, transposed; each made once for all modes."""
+"""Weights in memory as the chosen kernels want them: dense, stacked, transposed; each made once for all modes.
+
+A kernel's layouts are one word for each operand: "" as stored, "dense" float32 as the op defines it, "rows" float32
+[N, K] and "columns" float32 [K, N]; "+" joins an operand to the matrix of the one before it, along N.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
@@ -12,14 +15,10 @@ from numpy.typing import NDArray
 
 from cacheir.formats.quant_array import QuantArray
 from cacheir.reference.bf16 import from_bf16
+from cacheir.runtime.usable_cores import usable_cores
 from cacheir.weights.store import WeightStore
 
 Array = NDArray[np.generic]
-
-# A kernel's layouts are one word for each operand: "" as stored, "dense" float32 as the op defines it, "rows" float32
-# [N, K] and "columns" float32 [K, N]; "+" joins an operand to the matrix of the one before it, along N.
-LAYOUTS = ("", "dense", "rows", "columns", "+")
-
 
 # Weights are cut from chunks of this size: large allocations get huge pages, which makes filling them several times
 # faster than page by page and spares the products most of their address translations.
@@ -47,7 +46,7 @@ class Residents:
         """Make ``wanted`` (layout, recipes) ahead of the first step, on as many threads as the process may use."""
         keys = dict.fromkeys(_key(layout, recipes) for layout, recipes in wanted)
         fills = [(key, self._place(*key)) for key in keys if key[0] and key not in self._arrays]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(usable_cores()) as threads:
             list(threads.map(lambda fill: self._fill(fill[0], fill[1]), fills))
         self._arrays.update(fills)
 
@@ -59,6 +58,7 @@ class Residents:
     def clear(self) -> None:
         """Let go of everything."""
         self._arrays.clear()
+        self._chunk, self._used = np.empty(0, np.uint8), 0
 
     def _make(self, layout: str, recipes: tuple[str, ...]) -> Array | QuantArray:
         if layout == "":

@@ -1,4 +1,4 @@
-"""What lives with a slot between steps: its last token, its sampling parameters and its random counter."""
+"""What lives with a slot between steps: its last token and its sampling parameters; a row brings its own counters."""
 
 from __future__ import annotations
 

@@ -104,14 +104,19 @@ def _cap(scores: F32, softcap: float) -> None:
         scores *= np.float32(softcap)
 
 
+def _softmax(scores: F32) -> None:
+    """Scores [..., S] become their softmax over S, in place; -inf counts for nothing."""
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+
+
 def _one_query(q: F32, keys: F32, values: F32, start: int, stop: int, scale: float, softcap: float, out: F32) -> None:
     kv_heads, head_dim = keys.shape[0], keys.shape[2]
     query = (q * np.float32(scale)).reshape(kv_heads, -1, head_dim)
     scores = np.matmul(query, keys[:, start:stop].transpose(0, 2, 1))
     _cap(scores, softcap)
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    _softmax(scores)
     out[...] = np.matmul(scores, values[:, start:stop]).reshape(out.shape)
 
 
@@ -133,8 +138,6 @@ def _query_block(
     if window:
         hidden |= at <= positions[:, None] - window
     scores[:, :, hidden] = -np.inf
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    _softmax(scores)
     mixed = np.matmul(scores.reshape(kv_heads, -1, stop - start), values)
     out[...] = mixed.reshape(kv_heads, heads // kv_heads, tokens, head_dim).transpose(2, 0, 1, 3).reshape(out.shape)
