@@ -13,8 +13,7 @@ from cacheir.bench.generation import measure
 from cacheir.bench.report import FORMAT, generation_report, lines, start_up_report, write_report
 from cacheir.bench.start_up import measure_start_up
 from cacheir.cli import model_options
-from cacheir.cli.compile import say
-from cacheir.cli.output import print_json
+from cacheir.cli.output import print_json, say
 from cacheir.errors import UsageError
 from cacheir.plugins.installation import default
 from cacheir.plugins.ref import resolve

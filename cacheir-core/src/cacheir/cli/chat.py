@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from cacheir.cli import model_options, sampling_options
-from cacheir.cli.compile import say
+from cacheir.cli.output import say
 from cacheir.errors import RequestError
 from cacheir.runtime.runtime import Runtime
 from cacheir.runtime.sampling import SamplingParams

@@ -1,8 +1,7 @@
-"""``cacheir compile``: a model in, an artifact out; and the options that every command that compiles has in common."""
+"""``cacheir compile``: a model in, an artifact out."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import typer
 
 from cacheir.artifact.artifact import Artifact
-from cacheir.cli.output import print_json
+from cacheir.cli.output import print_json, say
 from cacheir.compile import compile_model
 from cacheir.errors import UsageError
 
@@ -81,11 +80,6 @@ def forced_kernels(texts: Sequence[str]) -> dict[str, str]:
         if forced.setdefault(op, name) != name:
             raise UsageError(f"--kernel forces both {forced[op]} and {name} for {op}")
     return forced
-
-
-def say(text: str) -> None:
-    """A line of progress on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _summary(artifact: Artifact) -> dict[str, object]:

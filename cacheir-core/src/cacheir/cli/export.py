@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from cacheir.cli.output import say
 from cacheir.cli.show_graphs import find_mode
 from cacheir.compile import open_program
 from cacheir.errors import UsageError
@@ -33,7 +34,7 @@ def export(
 ) -> None:
     """Write one graph to a file, whole or not at all."""
     exporter = _exporter(format, output)
-    program = open_program(model, progress=lambda text: print(text, file=sys.stderr, flush=True)).program
+    program = open_program(model, progress=say).program
     module = program.modules[find_mode(list(program.modules), mode)]
     names = [found.name for found in module.graphs]
     if graph not in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import typer
 
 from cacheir.artifact.artifact import Artifact
 from cacheir.artifact.card import CompileOptions
-from cacheir.cli.output import print_json
+from cacheir.cli.output import print_json, say
 from cacheir.cli.show_graphs import find_graph, find_mode, fold_calls, module_text
 from cacheir.cli.show_passes import named_records, records_json, records_text
 from cacheir.cli.show_plan import kernels_json, kernels_text, memory_json, memory_text, state_and_weights_text
@@ -102,7 +101,7 @@ class _Asked:
 def _opened(model: str, target: str, passes: list[str], skips: list[str]) -> Artifact:
     """The artifact; a model is compiled unless the cache has it. UsageError for compile options on an artifact."""
     options = CompileOptions(target=target or CompileOptions.target, passes=tuple(passes), skip_passes=tuple(skips))
-    artifact = open_program(model, options, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    artifact = open_program(model, options, progress=say)
     if artifact.origin == "artifact" and (target or passes or skips):
         raise UsageError(
             f"{model} is an artifact: it was compiled for {artifact.card.target} already",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cacheir.cli.compile import say
+from cacheir.cli.output import say
 from cacheir.runtime.runtime import Runtime
 
 MODEL = typer.Argument(help="An artifact, a folder with config.json, a .gguf file, or a named model.")
@@ -14,7 +14,7 @@ MAX_SEQ = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's o
 BATCH_INVARIANT = typer.Option(
     False, "--batch-invariant", help="Take only kernels whose bits do not depend on what runs beside a row."
 )
-UNFUSE = typer.Option([], help="Run a node by its decomposition, to find a fault; may be given several times.")
+UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 
 
 def open_runtime(

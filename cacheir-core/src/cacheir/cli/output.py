@@ -57,6 +57,11 @@ def colour_states(text: str) -> str:
     return "\n".join(lines)
 
 
+def say(text: str) -> None:
+    """A line of progress on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(doing: str, stream: TextIO | None = None) -> Iterator[None]:
     """Say on standard error what takes long: ``doing`` at once, and on the same line how long it took.

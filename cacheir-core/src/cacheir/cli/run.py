@@ -9,8 +9,7 @@ from typing import Any
 import typer
 
 from cacheir.cli import model_options, sampling_options
-from cacheir.cli.compile import say
-from cacheir.cli.output import print_json
+from cacheir.cli.output import print_json, say
 from cacheir.errors import UsageError
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.session import Piece

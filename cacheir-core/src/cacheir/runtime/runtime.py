@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,8 @@ class Runtime:
     ``max_seq`` 0 means the model's own context as the compiler bounds it. ``batch_invariant`` makes a row's bits
     independent of what runs beside it. ``kv_tokens`` is how many positions all sessions together may hold (0: one full
     context, at least 8192), ``page_tokens`` how many make a page, ``chunk_tokens`` how much of a prompt runs at once.
-    ``unfuse`` names nodes to run by their decomposition. ``progress`` is called with what takes long.
+    ``unfuse`` names nodes to run by their meaning: ``product``, or ``product@3`` for layer 3 alone. ``progress`` is
+    called with what takes long.
     """
 
     def __init__(
@@ -62,8 +63,6 @@ class Runtime:
         installation: Installation | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        from dataclasses import replace
-
         from cacheir.artifact.card import CompileOptions
         from cacheir.plugins.installation import default
 
@@ -215,8 +214,6 @@ class Runtime:
 
 
 def _sampling(max_new_tokens: int | None, sampling: SamplingParams | None, given: dict[str, Any]) -> SamplingParams:
-    from dataclasses import replace
-
     unknown = sorted(set(given) - set(_SAMPLING_FIELDS))
     if unknown:
         raise UsageError(f"there is no sampling field {unknown[0]!r}", hint=f"there are {', '.join(_SAMPLING_FIELDS)}")
