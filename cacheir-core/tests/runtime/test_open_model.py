@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cacheir.errors import BackendUnavailable, PluginError, RequestError, UsageError
+from cacheir.errors import BackendUnavailable, RequestError, UsageError
 from cacheir.plugins import BackendSpec
 from cacheir.runtime.backend_choice import choose_backend
 from cacheir.runtime.open_model import open_model
@@ -59,12 +59,14 @@ def test_an_artifact_runs_on_what_it_was_compiled_for():
         choose_backend(Backends(cuda="no driver"), "auto", demanded="cuda")
 
 
-def test_a_probe_that_raises_is_its_plugins_fault():
+def test_a_probe_that_raises_costs_its_own_backend_alone():
     def broken():
         raise OSError("no such library")
 
-    with pytest.raises(PluginError, match=r"probe of backend 'cuda' raised OSError: no such library"):
-        choose_backend(Backends(cpu=None, cuda=broken), "auto")
+    choice = choose_backend(Backends(cpu=None, cuda=broken), "auto")
+    assert choice.name == "cpu" and choice.refusals == {"cuda": "its probe raised OSError: no such library"}
+    with pytest.raises(BackendUnavailable, match="cuda cannot work here: its probe raised OSError: no such library"):
+        choose_backend(Backends(cpu=None, cuda=broken), "cuda")
 
 
 def test_ids_work_without_a_tokenizer_and_text_says_why_not(fake):

@@ -8,9 +8,8 @@ import typer
 
 from cacheir.bench.environment import environment
 from cacheir.cli.output import print_json, print_table, size_text
-from cacheir.errors import PluginError
 from cacheir.plugins.installation import Installation, default
-from cacheir.runtime.backend_choice import probe
+from cacheir.plugins.inventory import probe
 
 app = typer.Typer(
     help="Show what this machine has: processor, instruction sets, memory, backends.",
@@ -49,13 +48,10 @@ def profile(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def backends(installation: Installation) -> list[dict[str, Any]]:
-    """Each installed backend and what its probe says; a probe that raises is its backend's refusal here."""
+    """Each installed backend and what its probe says."""
     found = []
     for item in installation.backends.contributions:
-        try:
-            refusal = probe(item.spec)
-        except PluginError as error:
-            refusal = str(error)
+        refusal = probe(item.spec)
         found.append(
             {
                 "name": item.spec.name,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cacheir.errors import BackendUnavailable, PluginError, UsageError
-from cacheir.plugins.ref import resolve
+from cacheir.errors import BackendUnavailable, UsageError
+from cacheir.plugins.inventory import probe
 
 if TYPE_CHECKING:
     from cacheir.plugins.installation import Installation
@@ -57,15 +57,6 @@ def choose_backend(installation: Installation, asked: str, *, demanded: str = ""
     raise BackendUnavailable(
         f"no backend can work here ({listed})", hint="cacheir-cpu runs wherever NumPy does; install it from this tree"
     )
-
-
-def probe(backend: BackendSpec) -> str | None:
-    """What the backend's probe says: None where it can work. A probe that raises is a fault of its plugin."""
-    try:
-        said: str | None = resolve(backend.probe)()
-    except Exception as error:
-        raise PluginError(f"the probe of backend {backend.name!r} raised {type(error).__name__}: {error}") from error
-    return said
 
 
 def _check(backend: BackendSpec) -> None:
