@@ -197,7 +197,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path):
     write_report(tmp_path / "a.json", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "new"
     with pytest.raises(UsageError, match="cannot be written"):
-        write_report(tmp_path / "missing" / "a.json", "x")
+        write_report(tmp_path / "a.json" / "b.json", "x")
 
 
 def test_a_sample_says_whether_it_counts():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Any
 from cacheir.bench.generation import Measurement, Sample
 from cacheir.bench.start_up import StartUp
 from cacheir.bench.timing import mean, rate, summary
-from cacheir.errors import UsageError
+from cacheir.errors import ArtifactError, UsageError
+from cacheir.weights.atomic_file import write_file
 
 FORMAT = 1
 
@@ -90,12 +89,9 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 def write_report(path: Path, text: str) -> None:
     """Writes ``text`` to ``path``, whole or not at all. UsageError where the place cannot be written."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", text=True)
-        with open(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        os.replace(name, path)
-    except OSError as error:
-        raise UsageError(f"the report cannot be written to {path}: {error.strerror or error}") from error
+        write_file(path, text.encode("utf-8"))
+    except ArtifactError as error:
+        raise UsageError(f"the report cannot be written: {error}", hint="name another file with --output") from error
 
 
 def _causes(samples: Sequence[Sample]) -> dict[str, int]:

@@ -39,6 +39,7 @@ class TensorEntry:
 def layout(entries: Sequence[TensorEntry]) -> tuple[bytes, dict[str, int]]:
     """The file's beginning, and the offset in the file of each tensor's data; names are sorted, data in their order."""
     fields: dict[str, object] = {}
+    begins: dict[str, int] = {}
     offset = 0
     for entry in sorted(entries, key=lambda entry: entry.name):
         name = _NAMES.get(entry.format)
@@ -47,16 +48,12 @@ def layout(entries: Sequence[TensorEntry]) -> tuple[bytes, dict[str, int]]:
             "shape": list(entry.shape) if name else [entry.nbytes],
             "data_offsets": [offset, offset + entry.nbytes],
         }
+        begins[entry.name] = offset
         offset += entry.nbytes
     text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("utf-8")
     text += b" " * (-(len(text) + 8) % _ALIGNMENT)
     start = len(text) + 8
-    ordered = sorted(entries, key=lambda entry: entry.name)
-    offsets, position = {}, start
-    for entry in ordered:
-        offsets[entry.name] = position
-        position += entry.nbytes
-    return len(text).to_bytes(8, "little") + text, offsets
+    return len(text).to_bytes(8, "little") + text, {name: start + begin for name, begin in begins.items()}
 
 
 def write_tensors(
