@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cacheir.testing.family_tests import FamilyTests
     from cacheir.testing.hosts import plugin_host
     from cacheir.testing.kernel_tests import KernelTests
     from cacheir.testing.pass_tests import PassTests
     from cacheir.testing.plugin_tests import PluginTests
 
-__all__ = ["KernelTests", "PassTests", "PluginTests", "plugin_host"]
+__all__ = ["FamilyTests", "KernelTests", "PassTests", "PluginTests", "plugin_host"]
 
 _PLACES = {
+    "FamilyTests": "cacheir.testing.family_tests:FamilyTests",
     "KernelTests": "cacheir.testing.kernel_tests:KernelTests",
     "PassTests": "cacheir.testing.pass_tests:PassTests",
     "PluginTests": "cacheir.testing.plugin_tests:PluginTests",

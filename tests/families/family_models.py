@@ -1,0 +1,87 @@
+"""The models that are compared with transformers, which is the oracle: each family's tiny model, and changes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_SHORT = 32  # the length that scaled rotations were made for: prompts of the tests go beyond it
+
+
+def _scaled(**rope: Any) -> dict[str, Any]:
+    return {"rope_theta": None, "rope_parameters": {"rope_theta": 10_000.0, **rope}}
+
+
+def _tables(pairs: int) -> dict[str, Any]:
+    return {
+        "short_factor": [1.0 + 0.1 * pair for pair in range(pairs)],
+        "long_factor": [2.0 + 0.5 * pair for pair in range(pairs)],
+    }
+
+
+# name -> the family and the changes to its config.json
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
+    "llama-dynamic": (
+        "llama",
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 96},
+    ),
+    "llama-llama3": (
+        "llama",
+        _scaled(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=_SHORT,
+        ),
+    ),
+    "llama-yarn": ("llama", _scaled(rope_type="yarn", factor=8.0, original_max_position_embeddings=_SHORT)),
+    "llama-longrope": (
+        "llama",
+        _scaled(rope_type="longrope", original_max_position_embeddings=64, factor=4.0, **_tables(8)),
+    ),
+    "mistral": ("mistral", {}),
+    "mistral-wide-heads": ("mistral", {"head_dim": 24}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2-windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {}),
+    "smollm3": ("smollm3", {}),
+    "phi3": ("phi3", {}),
+    "phi3-longrope": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {"type": "longrope", **_tables(6)},
+            "sliding_window": 15,
+        },
+    ),
+    "granite": ("granite", {}),
+    "gemma2": ("gemma2", {}),
+    "gemma3": ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "mixtral": ("mixtral", {}),
+    "qwen3_moe": ("qwen3_moe", {}),
+}
+
+
+def transformers_oracle(folder: Path) -> Callable[[Sequence[int]], Any]:
+    """``ids -> logits`` of the model in ``folder``; every tensor of the file must have its place in the model."""
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    model.eval()
+
+    def logits(ids: Sequence[int]) -> Any:
+        with torch.no_grad():
+            return model(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
+
+    return logits

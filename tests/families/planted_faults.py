@@ -1,0 +1,136 @@
+"""A plugin of passes that each plant one mistake that a family is prone to; the tests load it as a plugin."""
+
+from cacheir.ir import TensorType
+from cacheir.plugins import PassSpec, Stage, hookimpl
+
+
+def no_scaling(graph, context):
+    """The rotation is not scaled."""
+    return _with_attrs(graph, context, "rope_table", factors=(), magnitude=1.0)
+
+
+def window_off_by_one(graph, context):
+    """One position more is attended."""
+
+    def rule(op, rewriter):
+        if op.name != "grouped_query_attention" or not op.attr("window"):
+            return None
+        return _again(op, rewriter, window=op.attr("window") + 1)
+
+    return context.rewrite(graph, rule)
+
+
+def no_window(graph, context):
+    """Everything is attended."""
+    return _with_attrs(graph, context, "grouped_query_attention", window=0)
+
+
+def no_qk_norm(graph, context):
+    """Heads are not normalised."""
+
+    def rule(op, rewriter):
+        by_head = op.name == "rms_norm" and len(op.result.type.shape) == 3
+        return [op.operands[0]] if by_head else None
+
+    return context.rewrite(graph, rule)
+
+
+def no_bias(graph, context):
+    """Biases are dropped."""
+
+    def rule(op, rewriter):
+        if op.name != "linear" or len(op.operands) < 3:
+            return None
+        return rewriter.emit("linear", op.operands[:2], [op.result.type], hint="without_bias")
+
+    return context.rewrite(graph, rule)
+
+
+def not_renormalised(graph, context):
+    """The weights of the chosen experts do not add up to 1."""
+    return context.rewrite(
+        graph, lambda op, rewriter: [op.operands[0]] if op.name == "divide" and "router" in op.scope else None
+    )
+
+
+def no_softcap(graph, context):
+    """Neither scores nor logits are capped."""
+
+    def rule(op, rewriter):
+        if op.name == "tanh":
+            return [op.operands[0]]
+        if op.name != "grouped_query_attention" or op.attr("softcap") is None:
+            return None
+        attrs = {name: value for name, value in op.attrs if name != "softcap"}
+        return rewriter.emit(op.name, op.operands, [op.result.type], attrs=attrs, hint="uncapped")
+
+    return context.rewrite(graph, rule)
+
+
+def no_multipliers(graph, context):
+    """Embeddings, residuals and logits are not multiplied by the model's numbers."""
+
+    def rule(op, rewriter):
+        scaled = op.name == "multiply" and op.operands[1].type == TensorType("f32", ())
+        return [op.operands[0]] if scaled else None
+
+    return context.rewrite(graph, rule)
+
+
+def no_post_norm(graph, context):
+    """What is added to the residual stream is not normalised first."""
+
+    def rule(op, rewriter):
+        before = rewriter.producer(op.operands[0]) if op.name == "rms_norm" else None
+        return [op.operands[0]] if before is not None and before.name == "linear" else None
+
+    return context.rewrite(graph, rule)
+
+
+def other_pairing(graph, context):
+    """Halves where neighbours are paired, and the other way round."""
+
+    def rule(op, rewriter):
+        if op.name != "rope":
+            return None
+        other = "interleaved" if op.attr("layout") == "half" else "half"
+        return _again(op, rewriter, layout=other)
+
+    return context.rewrite(graph, rule)
+
+
+def _again(op, rewriter, **attrs):
+    types = [value.type for value in op.results]
+    return rewriter.emit(op.name, op.operands, types, attrs={**dict(op.attrs), **attrs}, hint="wrong")
+
+
+def _with_attrs(graph, context, name, **attrs):
+    return context.rewrite(graph, lambda op, rewriter: _again(op, rewriter, **attrs) if op.name == name else None)
+
+
+FAULTS = (
+    no_scaling,
+    window_off_by_one,
+    no_window,
+    no_qk_norm,
+    no_bias,
+    not_renormalised,
+    no_softcap,
+    no_multipliers,
+    no_post_norm,
+    other_pairing,
+)
+
+
+@hookimpl
+def cacheir_register_passes():
+    """All of them, each only when asked for and before anything is fused."""
+    for function in FAULTS:
+        yield PassSpec(
+            name=function.__name__.replace("_", "-"),
+            run=function,
+            stage=Stage.LOGICAL,
+            summary=function.__doc__,
+            before=("fuse-qkv", "fuse-swiglu", "fold-constants"),
+            default=False,
+        )
