@@ -77,7 +77,10 @@ def paged_attention_prefill_invariant(
     softcap: float = 0.0,
     out: F32,
 ) -> None:
-    """As ``paged_attention_prefill``, one query at a time over just its own keys, which is what decoding does."""
+    """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal.
+
+    One query at a time over just its own keys, which is what decoding does.
+    """
     for keys, values, begin, end in _rows(kv, layer, page_table, row_starts, lengths):
         for index in range(begin, end):
             stop = int(positions[index]) + 1

@@ -20,17 +20,17 @@ def gather_rows(x: F32, rows: I32, *, out: F32) -> None:
 
 
 def add(x: F32, y: F32, *, out: F32) -> None:
-    """x, y of shapes that broadcast -> out."""
+    """x, y [...] of shapes that broadcast -> out [...], x + y; ``out`` may be either."""
     np.add(x, y, out=out)
 
 
 def multiply(x: F32, y: F32, *, out: F32) -> None:
-    """x, y of shapes that broadcast -> out."""
+    """x, y [...] of shapes that broadcast -> out [...], x * y; ``out`` may be either."""
     np.multiply(x, y, out=out)
 
 
 def silu(x: F32, *, out: F32) -> None:
-    """x -> x / (1 + exp(-x)); ``out`` may be ``x``."""
+    """x [...] -> out [...], x / (1 + exp(-x)); ``out`` may be ``x``."""
     gate = np.negative(x)
     with np.errstate(over="ignore"):  # exp of a large number is inf, and x / inf is the right 0
         np.exp(gate, out=gate)
@@ -39,12 +39,12 @@ def silu(x: F32, *, out: F32) -> None:
 
 
 def swiglu(gate: F32, up: F32, *, out: F32) -> None:
-    """gate, up [T, F] -> silu(gate) * up; ``out`` may be either."""
+    """gate, up [..., F] -> out [..., F], silu(gate) * up; ``out`` may be either."""
     activated = np.empty_like(gate)
     silu(gate, out=activated)
     np.multiply(activated, up, out=out)
 
 
 def reshape(x: F32, *, shape: tuple[str, ...], out: F32) -> None:
-    """x -> out, the same elements in another shape."""
+    """x [...] -> out [``shape``], the same elements in row-major order."""
     out[...] = x.reshape(out.shape)

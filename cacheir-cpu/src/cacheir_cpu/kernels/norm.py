@@ -9,7 +9,7 @@ F32 = NDArray[np.float32]
 
 
 def rms_norm(x: F32, weight: F32, *, eps: float, out: F32) -> None:
-    """x [T, H], weight [H] -> out [T, H]; the mean is summed row by row, so a row does not depend on the others."""
+    """x [..., H], weight [H] -> out [..., H]; the mean is summed row by row, so no row depends on the others."""
     np.multiply(x, x, out=out)
     scale = out.mean(axis=-1, keepdims=True, dtype=np.float32)
     scale += np.float32(eps)
@@ -19,7 +19,7 @@ def rms_norm(x: F32, weight: F32, *, eps: float, out: F32) -> None:
 
 
 def add_rms_norm(x: F32, residual: F32, weight: F32, *, eps: float, out: tuple[F32, F32]) -> None:
-    """x, residual [T, H], weight [H] -> their sum [T, H] and its norm [T, H]."""
+    """x, residual [..., H], weight [H] -> their sum [..., H] and its norm [..., H]."""
     total, normed = out
     np.add(x, residual, out=total)
     rms_norm(total, weight, eps=eps, out=normed)
