@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from cacheir.ir.calls import bind_sizes
 from cacheir.ir.dims import Dim
 from cacheir.ir.graph import LAYER, Attr, Graph, Op, Value
 from cacheir.ir.types import KVType, Type
@@ -127,19 +128,6 @@ def _carry_states(op: Op, places: dict[str, Place]) -> None:
 
 
 def _callee_sizes(callee: Graph, op: Op, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
-    """The callee's size names in main's: each parameter's shape is met with the operand's."""
-    bound: dict[str, Dim] = {}
-    for parameter, operand in zip(callee.params, op.operands):
-        if isinstance(parameter.type, KVType) or isinstance(operand.type, KVType):
-            continue
-        for inner, outer in zip(parameter.type.shape, operand.type.shape):
-            if inner.constant == 0 and len(inner.terms) == 1 and inner.terms[0][1] == 1:
-                bound.setdefault(inner.terms[0][0], _substitute(outer, sizes))
-    return bound
-
-
-def _substitute(size: Dim, sizes: Mapping[str, Dim]) -> Dim:
-    total = Dim(size.constant)
-    for name, factor in size.terms:
-        total = total + sizes[name] * factor
-    return total
+    """The callee's size names in main's."""
+    bound = bind_sizes(callee, [operand.type for operand in op.operands])
+    return {name: size.substitute(sizes) for name, size in bound.items()}
