@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from cacheir.cli.output import colour_states, print_json, print_table, progress, table, wants_colour
+from cacheir.cli.output import colour_states, print_json, print_table, say, table, wants_colour
 
 
 class Terminal(io.StringIO):
@@ -58,17 +58,6 @@ def test_colour_marks_whole_words() -> None:
     assert colour_states("x  FAIL  unfailed failed") == "x  \x1b[31mFAIL\x1b[0m  unfailed \x1b[31mfailed\x1b[0m"
 
 
-def test_progress_on_a_terminal_is_one_line() -> None:
-    out = Terminal()
-    with progress("compiling", out):
-        assert out.getvalue() == "compiling ..."
-    assert out.getvalue() == "compiling ... 0.0 s\n"
-
-
-def test_progress_in_a_log_is_a_line_each() -> None:
-    out = io.StringIO()
-    with progress("compiling", out):
-        pass
-    with pytest.raises(KeyError), progress("reading", out):
-        raise KeyError
-    assert out.getvalue().splitlines() == ["compiling ...", "compiling: 0.0 s", "reading ...", "reading: failed"]
+def test_progress_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    say("compiling")
+    assert capsys.readouterr() == ("", "compiling\n")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 # States that a reader looks for, and their ANSI colours. Colour is never the only sign of anything.
@@ -60,25 +58,6 @@ def colour_states(text: str) -> str:
 def say(text: str) -> None:
     """A line of progress on standard error."""
     print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def progress(doing: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Say on standard error what takes long: ``doing`` at once, and on the same line how long it took.
-
-    Where stderr is no terminal each is a line of its own, so that a log can be read.
-    """
-    out = stream or sys.stderr
-    alone = not out.isatty()
-    print(f"{doing} ...", end="\n" if alone else "", file=out, flush=True)
-    start = time.perf_counter()
-    try:
-        yield
-    except BaseException:
-        print("" if not alone else f"{doing}: failed", file=out, flush=True)
-        raise
-    seconds = time.perf_counter() - start
-    print(f"{doing}: {seconds:.1f} s" if alone else f" {seconds:.1f} s", file=out, flush=True)
 
 
 def size_text(nbytes: float) -> str:

@@ -60,11 +60,6 @@ class Plugin:
         package = f"{self.distribution} {self.version}".strip()
         return f"{self.name!r} ({package})" if package else repr(self.name)
 
-    @property
-    def is_bad(self) -> bool:
-        """Whether something of it is left out."""
-        return self.state in ("failed", "incompatible", "slow")
-
     def sort_key(self) -> tuple[bool, str]:
         """Core first, then by name: the order in which plugins are asked."""
         return (self.name != CORE, self.name)

@@ -10,9 +10,6 @@ from typing import Any
 from cacheir.errors import RequestError, RequestTooLong
 from cacheir.runtime.sampling import SamplingParams
 
-# Why an answer ended, in OpenAI's words.
-FINISH_REASONS = ("stop", "length")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
