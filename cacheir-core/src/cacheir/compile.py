@@ -26,7 +26,7 @@ from cacheir.artifact.program_key import (
 from cacheir.artifact.read import read_artifact
 from cacheir.artifact.weights_manifest import linked_manifest
 from cacheir.artifact.write import Contents, check_place, write_artifact
-from cacheir.errors import ArtifactError, LoweringError, ModelError, UsageError
+from cacheir.errors import ArtifactError, LoweringError, ModelError, UnsupportedModelError, UsageError
 from cacheir.ir.graph import Module
 from cacheir.models.decoder_graph import SizeLimits, build_logical, weight_types
 from cacheir.models.find_model import ModelSource, find_importer, find_path, open_model
@@ -64,6 +64,7 @@ def compile_model(
     kernels: Mapping[str, str] | None = None,
     precise: bool = False,
     batch_invariant: bool = False,
+    strict: bool = False,
     materialise: bool = False,
     installation: Installation | None = None,
     progress: Progress | None = None,
@@ -72,7 +73,8 @@ def compile_model(
 
     ``model_path`` is a folder, a file or a named model. ``max_seq`` 0 means the model's own limit, at most
     ``DEFAULT_MAX_SEQ``. ``passes`` and ``skip_passes`` are as on the command line, ``kernels`` maps an op to the kernel
-    that must run it. ``materialise`` copies the weights into the artifact; else it names the model's files.
+    that must run it. ``strict`` refuses a model of which something was left unused. ``materialise`` copies the weights
+    into the artifact; else it names the model's files.
 
     Raises UsageError for an argument that cannot be, ModelError's children for the model, PassError's for a pass,
     LoweringError's for a plan that cannot be made, ArtifactError where the artifact cannot be written.
@@ -89,6 +91,7 @@ def compile_model(
         kernels=dict(kernels or {}),
         precise=precise,
         batch_invariant=batch_invariant,
+        strict=strict,
     )
     work = _Work.begin(options, installation, progress)
     path = find_path(model_path, work.installation)
@@ -193,7 +196,13 @@ class _Work:
         """Find the importer and read the model's headers."""
         importer = find_importer(path, self.installation)
         self.progress(f"reading the headers of {path.name} ({importer.name})")
-        return open_model(ModelSource(path, importer, path.name), self.installation)
+        model = open_model(ModelSource(path, importer, path.name), self.installation)
+        if self.options.strict and model.unread:
+            raise UnsupportedModelError(
+                f"{path.name}: {len(model.unread)} fields or tensors that nothing used: {', '.join(model.unread[:8])}",
+                hint="without --strict they are noted, and left out of what is computed",
+            )
+        return model
 
     def compile(self, model: ImportedModel, facts: HeaderFacts) -> _Compiled:
         """The steps from a model to a program, in order; nothing is read of the weights and nothing is written."""

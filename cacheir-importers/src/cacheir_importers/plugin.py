@@ -14,7 +14,6 @@ from cacheir.plugins import (
     TokenizerSpec,
     hookimpl,
 )
-from cacheir_importers.family_table import families
 
 
 @hookimpl
@@ -44,6 +43,8 @@ def cacheir_register_importers() -> Iterable[ImporterSpec]:
 @hookimpl
 def cacheir_register_families() -> Iterable[FamilySpec]:
     """Families of decoders."""
+    from cacheir_importers.family_table import families
+
     return families()
 
 

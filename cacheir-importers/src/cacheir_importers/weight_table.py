@@ -121,10 +121,15 @@ def with_optional_weights(spec: DecoderSpec, names: Mapping[str, str], present: 
     return replace(spec, layers=tuple(layers), tied_head=not has("head"), head_bias=has("head_bias"))
 
 
+def unused_tensors(names: Iterable[str], used: Mapping[str, WeightSource]) -> tuple[str, ...]:
+    """The tensors that no weight is made of."""
+    taken = {source.tensor for source in used.values()}
+    return tuple(sorted(name for name in names if name not in taken))
+
+
 def unused_note(names: Iterable[str], used: Mapping[str, WeightSource]) -> tuple[str, ...]:
     """A note that names the tensors that no weight is made of, none where all are used."""
-    taken = {source.tensor for source in used.values()}
-    extra = sorted(name for name in names if name not in taken)
+    extra = unused_tensors(names, used)
     return (f"{len(extra)} tensors were not used: {some(extra)}",) if extra else ()
 
 

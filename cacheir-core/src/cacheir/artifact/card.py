@@ -25,7 +25,8 @@ class CompileOptions:
 
     ``max_seq`` positions of a sequence (0: the model's own limit), ``max_rows`` sequences of a step, ``max_tokens``
     tokens of a step. ``kernels`` forces a kernel for an op. ``precise`` takes only kernels that compute in f32,
-    ``batch_invariant`` only those whose bits do not depend on the number of rows.
+    ``batch_invariant`` only those whose bits do not depend on the number of rows. ``strict`` refuses a model of which
+    the importer left a field or a tensor unused.
     """
 
     target: str = "cpu"
@@ -39,6 +40,7 @@ class CompileOptions:
     kernels: Mapping[str, str] = field(default_factory=dict)
     precise: bool = False
     batch_invariant: bool = False
+    strict: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

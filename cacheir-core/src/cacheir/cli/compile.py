@@ -39,6 +39,7 @@ def compile_command(
     batch_invariant: bool = typer.Option(
         False, "--batch-invariant", help="Take only kernels whose bits do not depend on the number of rows."
     ),
+    strict: bool = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused."),
     materialise: bool = typer.Option(False, "--materialise", help="Copy the weights into the artifact."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -58,10 +59,11 @@ def compile_command(
         kernels=forced_kernels(kernel),
         precise=precise,
         batch_invariant=batch_invariant,
+        strict=strict,
         materialise=materialise,
         progress=say,
     )
-    for note in artifact.notes:
+    for note in (*artifact.card.model.notes, *artifact.notes):
         say(note)
     if as_json:
         print_json(_summary(artifact))

@@ -64,7 +64,8 @@ class ImportedModel:
 
     ``root`` is the folder that ``WeightSource.file`` and ``files`` are relative to. ``spec`` is set for decoders,
     ``module`` for a plain graph (ONNX, StableHLO). ``header_hash`` is the SHA-256 over everything the importer read
-    (headers, config, tokenizer), hexadecimal. ``notes`` lists what was defaulted or ignored, for the import report.
+    (headers, config, tokenizer), hexadecimal. ``notes`` lists what was defaulted or ignored, for the import report;
+    ``unread`` names the fields and tensors that nothing used, which ``--strict`` refuses.
     """
 
     root: Path
@@ -77,3 +78,4 @@ class ImportedModel:
     tokenizer: TokenizerSource | None = None
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from cacheir_importers.fields import Fields, as_fields
 _MATTERS = (
     "attention.clamp_kqv", "attention.scale", "attention.sliding_window", "attn_logit_softcapping", "embedding_scale",
     "expert_count", "expert_shared_count", "expert_weights_scale", "final_logit_softcapping", "logit_scale",
-    "residual_scale",
+    "residual_scale", "rope.scaling.attn_factor",
 )  # fmt: skip
 
 

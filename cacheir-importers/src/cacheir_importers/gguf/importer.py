@@ -24,6 +24,7 @@ from cacheir_importers.weight_table import (
     place_weights,
     tensor_of,
     unused_note,
+    unused_tensors,
     vocabulary_note,
     with_optional_weights,
 )
@@ -69,6 +70,7 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     sources = place_weights(spec, names, stored, place=path.name)
     tokenizer = read_tokenizer(header.metadata, path.name)
     generation, notes = read_generation(metadata, tokenizer)
+    weights = [name for name in tensors if name != _ROPE_FACTORS]
     return ImportedModel(
         root=path.parent,
         files=tuple(part.name for part in parts),
@@ -80,10 +82,12 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
         generation=generation,
         notes=(
             *_field_notes(metadata, f"{architecture}."),
+            *metadata.notes(),
             *notes,
             *vocabulary_note(len(tokenizer.data["tokens"]) if tokenizer else 0, spec),
-            *unused_note((name for name in tensors if name != _ROPE_FACTORS), sources),
+            *unused_note(weights, sources),
         ),
+        unread=(*_unread(metadata, f"{architecture}."), *unused_tensors(weights, sources)),
     )
 
 
@@ -116,8 +120,12 @@ def _header_hash(parts: Sequence[Part], factors: tuple[float, ...]) -> str:
     return hashlib.sha256(" ".join([*digests, *([str(factors)] if factors else [])]).encode()).hexdigest()
 
 
+def _unread(metadata: Fields, prefix: str) -> list[str]:
+    return [key for key in metadata.unread() if key.startswith(prefix)]
+
+
 def _field_notes(metadata: Fields, prefix: str) -> list[str]:
-    unread = [key for key in metadata.unread() if key.startswith(prefix)]
+    unread = _unread(metadata, prefix)
     notes = [f"metadata that nothing used: {', '.join(unread)}"] if unread else []
     assumed = [f"{key} = {value}" for key, value in metadata.assumed().items() if key.startswith(prefix)]
     return notes + ([f"absent from the metadata, and assumed: {', '.join(assumed)}"] if assumed else [])

@@ -18,7 +18,7 @@ from cacheir_importers.huggingface.checkpoint import Checkpoint, open_checkpoint
 from cacheir_importers.huggingface.generation import read_generation
 from cacheir_importers.huggingface.tokenizer_files import read_tokenizer_files
 from cacheir_importers.json_files import read_object
-from cacheir_importers.weight_table import place_weights, unused_note, vocabulary_note
+from cacheir_importers.weight_table import place_weights, unused_note, unused_tensors, vocabulary_note
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -68,6 +68,7 @@ def import_folder(path: Path, options: Mapping[str, Any]) -> ImportedModel:
             *vocabulary_note(tokenizer.size, spec),
             *generation_notes,
         ),
+        unread=(*config.unread(), *unused_tensors(checkpoint.tensors, sources)),
     )
 
 

@@ -1,0 +1,40 @@
+"""A field or a tensor that nothing used is noted, and refused under --strict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from cacheir.cli.compile import app
+from cacheir.compile import compile_model
+from cacheir.errors import UnsupportedModelError
+from cacheir_importers.tiny import write_tiny
+
+
+def test_nothing_is_left_unused_in_a_model_as_it_comes(tmp_path: Path) -> None:
+    write_tiny(tmp_path / "model", family="qwen3")
+    compile_model(tmp_path / "model", strict=True, output=tmp_path / "artifact")
+
+
+@pytest.mark.parametrize("kind", ["field", "tensor"])
+def test_what_is_left_unused_is_noted_and_refused(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "model"
+    write_tiny(folder, changes={"odd_temperature": 0.5} if kind == "field" else {})
+    if kind == "tensor":
+        tensors = load_file(folder / "model.safetensors")
+        name = "model.layers.0.self_attn.q_proj.bias"
+        save_file({**tensors, name: np.zeros(64, np.float32)}, folder / "model.safetensors")
+    left = "odd_temperature" if kind == "field" else "model.layers.0.self_attn.q_proj.bias"
+    artifact = compile_model(folder, output=tmp_path / "artifact")
+    assert any(left in note for note in artifact.card.model.notes)
+    assert "strict" in json.loads((tmp_path / "artifact" / "artifact.json").read_text())["options"]
+    with pytest.raises(UnsupportedModelError, match=f"nothing used: {left}"):
+        compile_model(folder, strict=True, output=tmp_path / "other")
+    run = CliRunner().invoke(app, [str(folder), "--strict", "-o", str(tmp_path / "third")])
+    assert isinstance(run.exception, UnsupportedModelError)
+    assert not (tmp_path / "other").exists() and not (tmp_path / "third").exists()
