@@ -19,6 +19,8 @@ from cacheir.runtime.steps import Part, StepLimits, StepPlan, Wish, plan_step
 if TYPE_CHECKING:
     import numpy as np
 
+_GREEDY = SamplingParams()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -134,7 +136,8 @@ class Runner:
             position=start,
             pages=sequence.tables,
             want=want,
-            sampling=item.sampling,
+            # Slots are numbered anew, so what a slot remembers is another request's.
+            sampling=item.sampling or _GREEDY,
             draw=item.draw,
             mask=self._mask if want == "token" else None,
         )
@@ -185,7 +188,7 @@ class Runner:
             outcome.tokens.append(result.token)
         elif item.want == "token" and outcome.logits is not None:
             last = row.position + len(row.tokens) - 1
-            sampling = item.sampling or SamplingParams()
+            sampling = item.sampling or _GREEDY
             token, outcome.error = sample_on_host(outcome.logits, sampling, last, item.draw, self._mask)
             outcome.tokens += [] if token is None else [token]
         elif item.want == "token":
