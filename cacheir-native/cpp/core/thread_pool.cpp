@@ -55,10 +55,13 @@ double cgroup_limit() {
 }
 
 uint32_t measure_spin_ticks() {
-  const auto start = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   const uint64_t first = ticks();
-  while (std::chrono::steady_clock::now() - start < std::chrono::microseconds(200)) pause();
-  return static_cast<uint32_t>(static_cast<double>(ticks() - first) * kSpinSeconds / 200e-6);
+  while (Clock::now() - start < std::chrono::microseconds(200)) pause();
+  const uint64_t passed = ticks() - first;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();  // more, where we were preempted
+  return static_cast<uint32_t>(std::min(static_cast<double>(passed) / seconds * kSpinSeconds, 1e6));
 }
 
 }  // namespace

@@ -1,0 +1,64 @@
+// Storage [layer][page][head]{keys, values, scales}: a page of a head is one piece of memory.
+#include "core/kv_pool.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace cacheir {
+
+KvPool::KvPool(const KernelTable& table, KvFormat format, int layers, int heads, int head_dim, int pages, int page_tokens)
+    : table_(&table), format_(format), layers_(layers), heads_(heads), head_dim_(head_dim), pages_(pages), page_tokens_(page_tokens) {
+  if (layers < 1 || heads < 1 || head_dim < 1 || pages < 1)
+    throw std::invalid_argument("a KV pool needs at least one layer, head, dimension and page");
+  if (page_tokens < 16 || page_tokens % 16) throw std::invalid_argument("page_tokens must be a multiple of 16");
+  const size_t bytes = format == KvFormat::f32 ? 4 : format == KvFormat::int8 ? 1 : 2;
+  const size_t tokens = static_cast<size_t>(page_tokens), dim = static_cast<size_t>(head_dim), padded = round_up(dim, 16);
+  value_offset_ = round_up(tokens * dim * bytes, 64);
+  scale_offset_ = round_up(value_offset_ + tokens * padded * bytes, 64);
+  head_stride_ = scale_offset_ + (format == KvFormat::int8 ? round_up(tokens * 8, 64) : 0);
+  page_stride_ = head_stride_ * static_cast<size_t>(heads);
+  layer_stride_ = page_stride_ * static_cast<size_t>(pages);
+  memory_ = HugeMemory(layer_stride_ * static_cast<size_t>(layers));
+}
+
+KvLayer KvPool::layer(int row) const {
+  return {format_,
+          memory_.data() + layer_stride_ * static_cast<size_t>(row),
+          page_stride_,
+          head_stride_,
+          value_offset_,
+          scale_offset_,
+          scale_offset_ + static_cast<size_t>(page_tokens_) * 4,
+          page_tokens_,
+          head_dim_,
+          static_cast<int>(round_up(static_cast<size_t>(head_dim_), 16))};
+}
+
+void KvPool::copy_page(int source, int target) {
+  for (int l = 0; l < layers_; ++l) {
+    uint8_t* base = memory_.data() + layer_stride_ * static_cast<size_t>(l);
+    std::memmove(base + page_stride_ * static_cast<size_t>(target), base + page_stride_ * static_cast<size_t>(source), page_stride_);
+  }
+}
+
+void KvPool::read_page(int page, float* out) const {
+  const size_t part = static_cast<size_t>(page_tokens_) * static_cast<size_t>(head_dim_);
+  for (int l = 0; l < layers_; ++l) {
+    const KvLayer kv = layer(l);
+    float* keys = out + static_cast<size_t>(l) * 2 * static_cast<size_t>(heads_) * part;
+    for (int h = 0; h < heads_; ++h)
+      table_->unpack_keys(&kv, h, page, keys + static_cast<size_t>(h) * part, keys + static_cast<size_t>(heads_ + h) * part);
+  }
+}
+
+void KvPool::write_page(int page, const float* data) {
+  const size_t part = static_cast<size_t>(page_tokens_) * static_cast<size_t>(head_dim_);
+  for (int l = 0; l < layers_; ++l) {
+    const KvLayer kv = layer(l);
+    const float* keys = data + static_cast<size_t>(l) * 2 * static_cast<size_t>(heads_) * part;
+    for (int h = 0; h < heads_; ++h)
+      table_->pack_keys(&kv, h, page, keys + static_cast<size_t>(h) * part, keys + static_cast<size_t>(heads_ + h) * part);
+  }
+}
+
+}  // namespace cacheir

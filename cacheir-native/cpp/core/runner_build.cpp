@@ -1,0 +1,147 @@
+// Building a runner: weights are packed, instructions collected, workspace sized.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "cacheir_native/runner.h"
+#include "core/dispatch.h"
+#include "core/program_check.h"
+#include "core/stored_blocks.h"
+
+namespace cacheir {
+namespace {
+
+struct PackJob {
+  ThreadPool* pool;
+  const std::vector<StoredMatrix>* from;
+  const std::vector<Matrix>* to;
+};
+
+void pack_worker(void* context, int) {
+  const PackJob& job = *static_cast<PackJob*>(context);
+  for (size_t i = 0; i < job.from->size(); ++i) {
+    const Matrix& matrix = (*job.to)[i];
+    constexpr int grain = 8;
+    while (true) {
+      const auto [first, count] = job.pool->next_piece(matrix.panels, grain);
+      if (count == 0) break;
+      pack_panels((*job.from)[i], matrix, first, first + count);
+    }
+    job.pool->barrier();
+  }
+}
+
+}  // namespace
+
+Runner::Runner(const RunnerOptions& options) : options_(options), table_(chosen_table()), pool_(options.threads, options.pin) {
+  if (options.max_rows < 1 || options.max_tokens < options.max_rows || options.max_seq < 1 || options.vocabulary < 1)
+    throw std::invalid_argument("max_rows, max_tokens, max_seq and vocabulary must be positive, max_tokens at least max_rows");
+}
+
+int64_t Runner::reserve(size_t bytes) {
+  if (finished_) throw std::invalid_argument("the arena cannot grow after finish()");
+  const size_t place = arena_bytes_;
+  arena_bytes_ = round_up(place + bytes, 64);
+  return static_cast<int64_t>(place);
+}
+
+int64_t Runner::add_weight(const std::vector<StoredMatrix>& matrices, bool pair) {
+  if (matrices.empty() || (pair && matrices.size() != 2)) throw std::invalid_argument("a weight takes at least one matrix, a pair two");
+  Weight weight;
+  weight.pair = pair;
+  weight.columns = matrices[0].columns;
+  for (const StoredMatrix& m : matrices) {
+    if (m.columns != weight.columns || (pair && m.rows != matrices[0].rows))
+      throw std::invalid_argument("matrices of one weight must have equal columns, those of a pair equal rows");
+    const Panel format = panel_of(m.format, options_.precise, table_.bf16_dot != 0);
+    const int panels = (m.rows + kPanelRows - 1) / kPanelRows;
+    weight.parts.push_back({format, nullptr, panel_layout(format, m.columns).bytes, m.rows, m.columns, panels});
+    weight.kinds.push_back(activations_of(format, options_.precise, table_.bf16_dot != 0));
+    weight.first_column.push_back(weight.rows);
+    weight.rows += pair && weight.parts.size() == 2 ? 0 : m.rows;
+  }
+  if (pair && weight.kinds[0] != weight.kinds[1]) throw std::invalid_argument("gate and up need activations of different kinds");
+  const bool interleaved = pair && weight.parts[0].format == weight.parts[1].format;
+  size_t bytes = 0;
+  for (const Matrix& m : weight.parts) bytes += m.stride * static_cast<size_t>(m.panels);
+  uint8_t* data = weights_memory_.allocate(bytes);
+  for (Matrix& m : weight.parts) {
+    m.data = data;
+    data += interleaved ? m.stride : m.stride * static_cast<size_t>(m.panels);
+    if (interleaved) m.stride *= 2;
+  }
+  pack(matrices, weight);
+  weights_.push_back(std::move(weight));
+  return static_cast<int64_t>(weights_.size() - 1);
+}
+
+void Runner::pack(const std::vector<StoredMatrix>& from, const Weight& to) {
+  PackJob job{&pool_, &from, &to.parts};
+  pool_.run(pack_worker, &job);
+}
+
+int64_t Runner::add_vector(const float* values, size_t count) {
+  float* copy = reinterpret_cast<float*>(weights_memory_.allocate((count + 16) * 4));
+  std::memcpy(copy, values, count * 4);
+  vectors_.emplace_back(copy, count);
+  return static_cast<int64_t>(vectors_.size() - 1);
+}
+
+void Runner::open_pool(int group, KvFormat format, int layers, int heads, int head_dim, int pages, int page_tokens) {
+  if (group < 0 || group > 1023) throw std::invalid_argument("a KV group's number must be from 0 to 1023");
+  const size_t index = static_cast<size_t>(group);
+  if (pools_.size() <= index) pools_.resize(index + 1);
+  pools_[index] = nullptr;  // let go of the old pages first
+  pools_[index] = std::make_unique<KvPool>(table_, format, layers, heads, head_dim, pages, page_tokens);
+}
+
+int Runner::emit(const std::string& name, const Instruction& instruction) {
+  if (finished_) throw std::invalid_argument("no instruction can be added after finish()");
+  std::vector<Instruction>& code = sections_[name].code;
+  code.push_back(instruction);
+  return static_cast<int>(code.size()) - 1;
+}
+
+void Runner::finish() {
+  if (finished_) throw std::invalid_argument("finish() was called already");
+  arena_ = HugeMemory(arena_bytes_ + 64);
+  const Needs needs = check_program(*this);
+  finished_ = true;
+  const size_t workers = static_cast<size_t>(threads()), rows = static_cast<size_t>(options_.max_tokens);
+  const size_t columns = needs.columns;
+  shared_.reserve(workspace_, rows, columns);
+  own_.resize(workers);
+  for (ActivationBuffer& buffer : own_) buffer.reserve(workspace_, 8, columns);
+  const size_t scratch = std::max(round_up(columns, 64), needs.attend_floats) + 64;
+  for (size_t i = 0; i < workers; ++i) {
+    scratch_.push_back(reinterpret_cast<float*>(workspace_.allocate(scratch * 4)));
+    best_.push_back({reinterpret_cast<float*>(workspace_.allocate(rows * 4)),
+                     reinterpret_cast<int32_t*>(workspace_.allocate(rows * 4)), workspace_.allocate(rows)});
+    if (needs.samples) samplers_.emplace_back(options_.vocabulary);
+  }
+  qkv_ = reinterpret_cast<float*>(workspace_.allocate(rows * needs.qkv_columns * 4));
+  partials_ = reinterpret_cast<float*>(workspace_.allocate(needs.partial_floats * 4));
+  const size_t batch = static_cast<size_t>(options_.max_rows);
+  step_.rows.reserve(batch);
+  for (auto* list : {&step_.tokens, &step_.positions, &step_.head_rows, &step_.owners, &picked_, &head_tokens_}) list->reserve(rows);
+  step_.row_starts.reserve(batch + 1);
+  step_.masks.reserve(batch * static_cast<size_t>((options_.vocabulary + 31) / 32));
+  head_kind_.reserve(batch);
+}
+
+Slot& Runner::slot(int number) { return slots_[number]; }
+
+KvPool& Runner::pool(int group) {
+  if (group < 0 || static_cast<size_t>(group) >= pools_.size() || !pools_[static_cast<size_t>(group)])
+    throw std::invalid_argument("KV group " + std::to_string(group) + " has no pages yet: call open_pool first");
+  return *pools_[static_cast<size_t>(group)];
+}
+
+Section& Runner::section(const std::string& name) {
+  const auto found = sections_.find(name);
+  if (found == sections_.end()) throw std::invalid_argument("the program has no section '" + name + "'");
+  return found->second;
+}
+const Section& Runner::section(const std::string& name) const { return const_cast<Runner*>(this)->section(name); }
+
+}  // namespace cacheir

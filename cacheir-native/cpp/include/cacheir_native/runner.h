@@ -1,0 +1,148 @@
+// Runs programs: owns the arena, packed weights, KV pools, slots and threads. See program.h for what a program is.
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cacheir_native/kernel_table.h"
+#include "cacheir_native/program.h"
+#include "cacheir_native/step.h"
+#include "core/activation_buffer.h"
+#include "core/huge_memory.h"
+#include "core/kv_pool.h"
+#include "core/pack_weights.h"
+#include "core/sampling.h"
+#include "core/thread_pool.h"
+
+namespace cacheir {
+
+struct RunnerOptions {
+  int max_rows = 8, max_tokens = 512, max_seq = 8192, vocabulary = 0, threads = 0;
+  bool pin = false, precise = false;
+};
+
+// Matrices under each other (a stack), or gate and up (a pair); all with equal columns.
+struct Weight {
+  std::vector<Matrix> parts;
+  std::vector<Act> kinds;
+  std::vector<int> first_column;  // of each part in the stack's result
+  int rows = 0, columns = 0;
+  bool pair = false;
+};
+
+struct Region {
+  int64_t place = kNone;
+  int width = 0, rows = 0;
+};
+
+struct Section {
+  std::vector<Instruction> code;
+  Region input, output, logits;
+};
+
+struct Slot {
+  int32_t last_token = 0;
+  Sampling sampling;
+  std::vector<int32_t> stop_ids;
+};
+
+// Where the results of a step go; buffers for logits and hidden rows are the caller's.
+struct StepResult {
+  std::vector<int32_t> tokens;  // [B]
+  std::vector<uint8_t> failed;  // [B]
+  float* logits = nullptr;      // [rows that want logits or logprobs, in order][V]
+  float* hidden = nullptr;      // [rows that want hidden][H]
+};
+
+struct Timing {
+  std::string section;
+  int instruction;
+  double seconds;
+};
+
+// All members throw std::invalid_argument with a sentence where the caller is wrong. One thread calls.
+class Runner {
+ public:
+  explicit Runner(const RunnerOptions& options);
+
+  // Building.
+  int64_t reserve(size_t bytes);  // a place of `bytes` in the arena
+  int64_t add_weight(const std::vector<StoredMatrix>& matrices, bool pair);
+  int64_t add_vector(const float* values, size_t count);
+  void open_pool(int group, KvFormat format, int layers, int heads, int head_dim, int pages, int page_tokens);
+  int emit(const std::string& section, const Instruction& instruction);
+  void set_output(const std::string& section, const Region& region) { sections_[section].output = region; }
+  void set_input(const std::string& section, const Region& region) { sections_[section].input = region; }
+  void set_logits(const std::string& section, const Region& region) { sections_[section].logits = region; }
+  void finish();
+
+  // Stepping. The step is filled by the caller (clear_step() first) and checked by begin().
+  Step& step() { return step_; }
+  void clear_step();
+  void begin(const std::string& mode);
+  void run(const std::string& section, int first, int last);
+  void run_main();
+  void run_heads(StepResult& result);
+  // Up to n decode steps of the staged rows, tokens [steps][B]; -1 after a row's stop id, -2 where it failed.
+  int run_ahead(int n, double max_seconds, int32_t* tokens);
+  std::vector<Timing>* timings = nullptr;  // filled by run_main and run_heads where not null
+
+  const RunnerOptions& options() const { return options_; }
+  const KernelTable& table() const { return table_; }
+  int threads() const { return pool_.threads(); }
+  Slot& slot(int number);
+  KvPool& pool(int group);
+  size_t groups() const { return pools_.size(); }
+  uint8_t* arena() const { return arena_.data(); }
+  size_t arena_bytes() const { return arena_bytes_; }
+  size_t weight_bytes() const { return weights_memory_.used(); }
+  size_t workspace_bytes() const { return workspace_.used(); }
+  int hidden_width() const { return section(mode_).output.width; }
+
+ private:
+  friend struct Executor;
+  friend struct Checker;
+  Section& section(const std::string& name);
+  const Section& section(const std::string& name) const;
+  void pack(const std::vector<StoredMatrix>& from, const Weight& to);
+  void stage_next_tokens();
+  void run_code(const std::string& name, const Section& section, size_t first, size_t last, int rows);
+  void run_head(const std::string& head, StepResult& result);
+
+  RunnerOptions options_;
+  const KernelTable& table_;
+  ThreadPool pool_;
+  HugeArena weights_memory_, workspace_;
+  HugeMemory arena_;
+  size_t arena_bytes_ = 0;
+  bool finished_ = false;
+  std::vector<Weight> weights_;
+  std::vector<std::pair<const float*, size_t>> vectors_;
+  std::vector<std::unique_ptr<KvPool>> pools_;
+  std::unordered_map<std::string, Section> sections_;
+  std::unordered_map<int, Slot> slots_;
+
+  // The step being run.
+  Step step_;
+  std::string mode_;
+  std::vector<int> head_kind_;           // of each row, into kHeads; -1 for none
+  std::vector<int32_t> picked_;          // head rows of the running head
+  std::vector<int32_t> head_tokens_;     // what head_argmax and sample give, for each picked row
+
+  // Workspace, sized by finish().
+  ActivationBuffer shared_;
+  std::vector<ActivationBuffer> own_;    // of each worker, a few rows
+  std::vector<float*> scratch_;          // of each worker
+  float* qkv_ = nullptr;                 // [T][q + k + v]
+  float* partials_ = nullptr;            // states of attention's chunks
+  std::vector<Best> best_;               // of each worker
+  std::vector<Sampler> samplers_;        // of each worker
+};
+
+// Names of head sections behind "MODE/", in the order in which they run.
+inline constexpr std::array<const char*, 4> kHeads = {"head.greedy", "head.sampled", "head.logits", "head.hidden"};
+
+}  // namespace cacheir

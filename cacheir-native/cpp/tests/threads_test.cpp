@@ -1,0 +1,50 @@
+// The pool: barriers order writes, pieces cover everything once, workers sleep and wake, more threads than CPUs.
+#include <chrono>
+#include <thread>
+
+#include "check.h"
+#include "core/thread_pool.h"
+
+using namespace cacheir;
+
+namespace {
+
+struct Shared {
+  ThreadPool* pool;
+  std::vector<int> counts;    // written by whoever has the piece
+  std::vector<int> plain;     // each worker writes its own, all read after the barrier
+  std::atomic<int> wrong{0};
+};
+
+void rounds(void* context, int worker) {
+  Shared& s = *static_cast<Shared*>(context);
+  const int n = s.pool->threads();
+  for (int round = 1; round <= 200; ++round) {
+    s.plain[static_cast<size_t>(worker)] = round;
+    s.pool->barrier();
+    for (int other = 0; other < n; ++other) s.wrong += s.plain[static_cast<size_t>(other)] != round;
+    while (true) {
+      const auto [first, count] = s.pool->next_piece(static_cast<int>(s.counts.size()), 7);
+      if (count == 0) break;
+      for (int i = first; i < first + count; ++i) ++s.counts[static_cast<size_t>(i)];
+    }
+    s.pool->barrier();
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (int threads : {1, 2, 3, 5}) {
+    ThreadPool pool(threads, threads == 2);
+    Shared shared{&pool, std::vector<int>(101, 0), std::vector<int>(static_cast<size_t>(threads), 0), {}};
+    for (int run = 1; run <= 3; ++run) {
+      pool.run(rounds, &shared);
+      for (int count : shared.counts) CHECK(count == 200 * run, "%d threads: a piece was done %d times, not %d", threads, count, 200 * run);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // long enough for workers to fall asleep
+    }
+    CHECK(shared.wrong == 0, "%d threads: a write was not seen after the barrier", threads);
+  }
+  CHECK(default_threads() >= 1, "no thread");
+  return check::result("threads");
+}
