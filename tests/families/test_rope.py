@@ -1,0 +1,189 @@
+"""Scaled rotations: the tables of cosine and sine beside transformers', and what is refused (B03, B04, B05, B07)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from cacheir import Runtime
+from cacheir.errors import MalformedModelError, RequestTooLong, UnsupportedModelError, UsageError
+from cacheir.models.decoder_spec import DecoderSpec, RopeSpec
+from cacheir.testing.interpreter import evaluate
+from cacheir_importers.families.llama import read_config
+from cacheir_importers.families.phi3 import read_config as read_phi3
+from cacheir_importers.fields import Fields
+from cacheir_importers.tiny import write_tiny
+from cacheir_importers.tiny_config import TinyShape, tiny_config
+
+POSITIONS = np.array([0, 1, 5, 100, 700, 9000, 40000], np.int32)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}
+
+
+def config(scaling: dict[str, Any], *, head_dim: int = 64, theta: float = 500_000.0, **more: Any) -> dict[str, Any]:
+    values = tiny_config("llama", TinyShape(head_dim=head_dim, positions=131_072))
+    del values["rope_theta"]
+    return {**values, "rope_parameters": {**scaling, "rope_theta": theta}, **more}
+
+
+def decoder(values: dict[str, Any]) -> DecoderSpec:
+    return read_config(Fields(values, "config.json"))
+
+
+def rope_of(values: dict[str, Any]) -> RopeSpec:
+    (rope,) = {layer.rope for layer in decoder(values).layers}
+    assert rope is not None
+    return rope
+
+
+def tables(rope: RopeSpec) -> list[np.ndarray]:
+    attrs = {"theta": rope.theta, "dims": rope.dims, "factors": rope.factors, "magnitude": rope.magnitude}
+    return list(evaluate("rope_table", POSITIONS, **attrs))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 8.3},
+        LLAMA3,
+        {**LLAMA3, "factor": 8.0, "low_freq_factor": 1.5, "high_freq_factor": 3.5},
+        YARN,
+        {**YARN, "attention_factor": 1.0},
+        {**YARN, "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+        {**YARN, "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.1},
+        {**YARN, "beta_fast": 48.0, "beta_slow": 2.0},
+        {**YARN, "truncate": False},
+        {**YARN, "original_max_position_embeddings": 32768, "factor": 4.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0])
+def test_tables_are_those_of_transformers(scaling: dict[str, Any], theta: float) -> None:
+    values = config(scaling, theta=theta)
+    module = LlamaRotaryEmbedding(LlamaConfig(**values))
+    cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS)[None].long())
+    # A frequency may be one unit of float32 away from theirs, which position 40000 makes 40000 times larger.
+    allowed = 1e-6 + POSITIONS[:, None] * module.inv_freq.numpy() * 2.0**-23 * module.attention_scaling
+    for ours, theirs in zip(tables(rope_of(values)), (cos, sin)):
+        assert (np.abs(ours - theirs[0, :, :32].numpy()) <= allowed).all()
+
+
+def test_b04_multipliers_of_llama3() -> None:
+    factors = np.array(rope_of(config(LLAMA3)).factors)
+    wanted = np.array([1.0] * 15 + [0.60557, 0.30374, 0.10345] + [0.03125] * 14)
+    np.testing.assert_allclose(1 / factors, wanted, atol=1e-5)
+
+
+def test_b04_both_spellings_in_both_places() -> None:
+    old = {("type" if key == "rope_type" else key): value for key, value in LLAMA3.items()}
+    wanted = rope_of(config(LLAMA3))
+    base = config({})
+    del base["rope_parameters"]
+    for section in (LLAMA3, old):
+        assert rope_of({**base, "rope_theta": 500_000.0, "rope_scaling": section}) == wanted
+        assert rope_of({**base, "rope_parameters": {**section, "rope_theta": 500_000}}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "magnitude"),
+    [
+        ({"attention_factor": 1.0}, 1.0),
+        ({}, 1.4158883),
+        ({"factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
+        ({"factor": None}, 0.1 * math.log(131_072 / 4096) + 1),
+    ],
+)
+def test_b05_magnitudes_of_yarn(changes: dict[str, Any], magnitude: float) -> None:
+    rope = rope_of(config({**YARN, **changes}))
+    assert rope.magnitude == pytest.approx(magnitude, abs=1e-6)
+
+
+def test_b05_a_key_that_nothing_knows_is_reported() -> None:
+    fields = Fields(config({**YARN, "odd": 3}), "config.json")
+    read_config(fields)
+    assert fields.unread() == ("rope_parameters.odd",)
+
+
+def test_b07_longrope_takes_the_short_table_and_ends_where_the_tables_switch() -> None:
+    table = {"short_factor": [1.0 + pair / 8 for pair in range(8)], "long_factor": [4.0] * 8}
+    scaling = {"rope_type": "longrope", "original_max_position_embeddings": 32, **table}
+    values = config(scaling, head_dim=16, max_position_embeddings=128)
+    fields = Fields(values, "config.json")
+    spec = read_config(fields)
+    assert spec.max_positions == 32
+    assert any("longrope" in note and "32 positions" in note for note in fields.notes())
+    module = LlamaRotaryEmbedding(LlamaConfig(**values))
+    short = torch.arange(32)[None]
+    cos, _ = module(torch.zeros(1), short)
+    rope = spec.layers[0].rope
+    assert rope is not None and rope.magnitude == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
+    attrs = {"theta": rope.theta, "dims": 16, "factors": rope.factors, "magnitude": rope.magnitude}
+    ours, _ = evaluate("rope_table", np.arange(32, dtype=np.int32), **attrs)
+    np.testing.assert_allclose(ours, cos[0, :, :8].numpy(), rtol=0, atol=1e-6)
+
+
+def test_b07_beyond_the_switch_is_refused(tmp_path: Path) -> None:
+    table = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    scaling = {"type": "longrope", "original_max_position_embeddings": 32, **table}
+    write_tiny(tmp_path / "model", changes={"rope_scaling": scaling})
+    with pytest.raises(UsageError, match="max_seq is 64, but the model has 32 positions"):
+        Runtime(tmp_path / "model", max_seq=64)
+    with Runtime(tmp_path / "model") as runtime, runtime.session() as session, pytest.raises(RequestTooLong):
+        session.append([5] * 33)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"short_factor": [1.0] * 7}, "short_factor has 7 numbers; 8 are needed"),
+        ({"long_factor": None}, "long_factor is missing"),
+        ({"long_factor": [1.0] * 7 + [0.0]}, "'long_factor' must be a list of finite numbers"),
+        ({"original_max_position_embeddings": 1}, "'original_max_position_embeddings' must be a whole number from 2"),
+    ],
+)
+def test_b07_tables_that_do_not_fit(changes: dict[str, Any], problem: str) -> None:
+    scaling = {"rope_type": "longrope", "original_max_position_embeddings": 32}
+    table = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    with pytest.raises(MalformedModelError, match=problem):
+        decoder(config({**scaling, **table, **changes}, head_dim=16))
+
+
+def test_b07_dynamic_ends_where_it_would_begin_to_change() -> None:
+    spec = decoder(config({"rope_type": "dynamic", "factor": 4.0}, max_position_embeddings=64))
+    assert spec.max_positions == 64 and spec.layers[0].rope == RopeSpec(theta=500_000.0, dims=64)
+
+
+def test_b07_su_is_a_name_of_phi_3_alone() -> None:
+    section = {"type": "su", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    values = {**tiny_config("phi3", TinyShape()), "original_max_position_embeddings": 64, "rope_scaling": section}
+    assert read_phi3(Fields(values, "config.json")).max_positions == 64
+    with pytest.raises(UnsupportedModelError, match="rope_type 'su' is not supported; supported: default, linear"):
+        decoder(config({"rope_type": "su"}))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "problem"),
+    [
+        ({"rope_type": "linear"}, "field 'factor' is missing"),
+        ({"rope_type": "linear", "factor": 0.0}, "'factor' must be a finite number"),
+        ({**LLAMA3, "low_freq_factor": 4.0}, "low_freq_factor 4.0 must be below high_freq_factor 4.0"),
+        ({**LLAMA3, "high_freq_factor": None}, "field 'high_freq_factor' is missing"),
+    ],
+)
+def test_scalings_that_lack_something(scaling: dict[str, Any], problem: str) -> None:
+    with pytest.raises(MalformedModelError, match=problem):
+        decoder(config(scaling))
