@@ -29,6 +29,35 @@ def multiply(x: F32, y: F32, *, out: F32) -> None:
     np.multiply(x, y, out=out)
 
 
+def subtract(x: F32, y: F32, *, out: F32) -> None:
+    """x, y of shapes that broadcast -> out, x - y."""
+    np.subtract(x, y, out=out)
+
+
+def divide(x: F32, y: F32, *, out: F32) -> None:
+    """x, y of shapes that broadcast -> out, x / y; infinities and NaN are results like others."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        np.divide(x, y, out=out)
+
+
+def tanh(x: F32, *, out: F32) -> None:
+    """x -> out of the same shape."""
+    np.tanh(x, out=out)
+
+
+def gelu_tanh(x: F32, *, out: F32) -> None:
+    """x -> out of the same shape, x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
+    inner = x * x
+    inner *= np.float32(0.044715)
+    inner += np.float32(1)
+    inner *= x
+    inner *= np.float32(0.7978845608028654)
+    np.tanh(inner, out=inner)
+    inner += np.float32(1)
+    inner *= np.float32(0.5)
+    np.multiply(inner, x, out=out)
+
+
 def silu(x: F32, *, out: F32) -> None:
     """x [...] -> out [...], x / (1 + exp(-x)); ``out`` may be ``x``."""
     gate = np.negative(x)

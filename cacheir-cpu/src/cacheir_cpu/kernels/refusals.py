@@ -23,6 +23,16 @@ def multiply(op: Op) -> str | None:
     return _all_f32(op)
 
 
+def subtract(op: Op) -> str | None:
+    """As ``add``."""
+    return _all_f32(op)
+
+
+def divide(op: Op) -> str | None:
+    """As ``add``."""
+    return _all_f32(op)
+
+
 def embedding(op: Op) -> str | None:
     """Float32 rows alone."""
     dtype = op.attr("dtype", "f32")

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
+
+
+def rope_table(
+    positions: I32, *, theta: float, dims: int, factors: tuple[float, ...], magnitude: float, out: tuple[F32, F32]
+) -> None:
+    """positions [T] -> cos and sin of each pair's angle, [T, dims / 2] each, times ``magnitude``."""
+    cos, sin = out
+    angles = positions.astype(np.float32)[:, None] * _frequencies(theta, dims, factors)
+    np.cos(angles, out=cos)
+    np.sin(angles, out=sin)
+    if magnitude != 1:
+        cos *= np.float32(magnitude)
+        sin *= np.float32(magnitude)
+
+
+@lru_cache(maxsize=64)
+def _frequencies(theta: float, dims: int, factors: tuple[float, ...]) -> F32:
+    """[dims / 2] radians a position, each step rounded to float32 as the definition does."""
+    exponents = np.arange(dims // 2, dtype=np.float32) * np.float32(2) / np.float32(dims)
+    frequencies: F32 = np.float32(1) / np.power(np.float32(theta), exponents)
+    if factors:
+        frequencies /= np.asarray(factors, np.float32)
+    return frequencies
 
 
 def rope(x: F32, cos: F32, sin: F32, *, layout: str, out: F32) -> None:

@@ -17,11 +17,16 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("gather_rows", "elementwise:gather_rows", (), "fixed"),
     ("add", "elementwise:add", ("dense", "dense"), "fixed"),
     ("multiply", "elementwise:multiply", ("dense", "dense"), "fixed"),
+    ("subtract", "elementwise:subtract", ("dense", "dense"), "fixed"),
+    ("divide", "elementwise:divide", ("dense", "dense"), "fixed"),
     ("silu", "elementwise:silu", (), "fixed"),
+    ("tanh", "elementwise:tanh", (), "fixed"),
+    ("gelu_tanh", "elementwise:gelu_tanh", (), "fixed"),
     ("swiglu", "elementwise:swiglu", (), "fixed"),
     ("reshape", "elementwise:reshape", (), "fixed"),
     ("rms_norm", "norm:rms_norm", ("", "dense"), "fixed"),
     ("add_rms_norm", "norm:add_rms_norm", ("", "", "dense"), "fixed"),
+    ("rope_table", "rotary:rope_table", (), "fixed"),
     ("rope", "rotary:rope", (), "fixed"),
     ("linear", "linear:linear", ("", "rows", "dense"), "varies"),
     ("linear", "linear:linear_invariant", ("", "columns", "dense"), "fixed"),
@@ -54,7 +59,7 @@ def numpy_kernels() -> Iterator[KernelSpec]:
             op=op,
             target=TARGET,
             entry=f"cacheir_cpu.kernels.{place}",
-            dtypes=("i32",) if op == "embedding" else () if op == "kv_append" else ("f32",),
+            dtypes=_FIRST_OPERAND.get(op, ("f32",)),
             refuses=f"cacheir_cpu.kernels.refusals:{op}" if op in _REFUSALS else None,
             writes_out=op != "kv_append",
             rank=1 if row_order == "varies" else 0,
@@ -65,5 +70,6 @@ def numpy_kernels() -> Iterator[KernelSpec]:
         )
 
 
-_REFUSALS = frozenset({"add", "embedding", "kv_append", "multiply", "rope"})
-_IN_PLACE = frozenset({"add", "multiply", "silu", "swiglu"})
+_FIRST_OPERAND: dict[str, tuple[str, ...]] = {"embedding": ("i32",), "rope_table": ("i32",), "kv_append": ()}
+_REFUSALS = frozenset({"add", "divide", "embedding", "kv_append", "multiply", "rope", "subtract"})
+_IN_PLACE = frozenset({"add", "divide", "gelu_tanh", "multiply", "silu", "subtract", "swiglu", "tanh"})
