@@ -249,12 +249,10 @@ def test_named_tokens(folder: Build, edit: Edit) -> None:
 
 def test_a_folder_without_tokenizer_json_takes_ids_only(folder: Build) -> None:
     path = folder()
-    (path / "tokenizer.json").rename(path / "tokenizer.model")
+    (path / "tokenizer.json").rename(path / "vocab.json")
     model = import_folder(path, {})
     assert model.tokenizer is None
-    assert model.notes == (
-        "there is no tokenizer.json, so the model takes token ids only; tokenizer.model is not read",
-    )
+    assert model.notes == ("there is no tokenizer.json, so the model takes token ids only; vocab.json is not read",)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from cacheir.plugins.specs import FamilySpec, ImporterSpec, ModelSpec, Tokenizer
 from cacheir_importers import plugin
 from cacheir_importers.gguf import tokenizer_arrays
 from cacheir_importers.huggingface import tokenizer_files
+from cacheir_importers.huggingface.tekken import TEKKEN_KIND
+from cacheir_importers.huggingface.tokenizer_model import MODEL_KIND
 
 HEAVY = ("numpy", "tokenizers", "safetensors", "typer", "torch", "gguf", "transformers")
 
@@ -56,4 +58,4 @@ def test_every_reference_resolves(hook: object, record: type, references: tuple[
 
 def test_kinds_of_tokenizers_are_the_ones_that_sources_name() -> None:
     names = {spec.name for spec in plugin.cacheir_register_tokenizers()}
-    assert names == {tokenizer_arrays.KIND, tokenizer_files.KIND}
+    assert names == {*tokenizer_arrays.KINDS, tokenizer_files.KIND, TEKKEN_KIND, MODEL_KIND}

@@ -21,18 +21,18 @@ _BIT_SHIFTS = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
 
 def unpack_q2_k(blocks: U8) -> F32:
     """q * scale - minimum, 2 bits; 16 groups of 16 whose scale and minimum share a byte."""
-    scales = _scaled(blocks[:, :16] & 15, _half(blocks, 80))
-    minima = _scaled(blocks[:, :16] >> 4, _half(blocks, 82))
+    scales = _scaled(blocks[:, :16] & np.uint8(15), _half(blocks, 80))
+    minima = _scaled(blocks[:, :16] >> np.uint8(4), _half(blocks, 82))
     return _affine(_two_bits(blocks[:, 16:80]), scales, minima)
 
 
 def unpack_q3_k(blocks: U8) -> F32:
     """(q - 4) * scale, 3 bits, the third kept apart; 16 groups of 16, scales of 6 bits with offset 32."""
-    third = (blocks[:, None, :32] >> _BIT_SHIFTS) & 1
-    q = _two_bits(blocks[:, 32:96]).reshape(len(blocks), 8, 32) | (third << 2)
+    third = (blocks[:, None, :32] >> _BIT_SHIFTS) & np.uint8(1)
+    q = _two_bits(blocks[:, 32:96]).reshape(len(blocks), 8, 32) | (third << np.uint8(2))
     low, high = blocks[:, None, 96:104], blocks[:, None, 104:108]
-    scale = ((low >> _NIBBLE_SHIFTS[0]) & 15).reshape(len(blocks), 16)
-    scale |= (((high >> _TWO_BIT_SHIFTS[0]) & 3) << 4).reshape(len(blocks), 16)
+    scale = ((low >> _NIBBLE_SHIFTS[0]) & np.uint8(15)).reshape(len(blocks), 16)
+    scale |= (((high >> _TWO_BIT_SHIFTS[0]) & np.uint8(3)) << np.uint8(4)).reshape(len(blocks), 16)
     return _centred(q, 4, _scaled(scale.view(np.int8) - np.int8(32), _half(blocks, 108)))
 
 
@@ -45,13 +45,13 @@ def unpack_q4_k(blocks: U8) -> F32:
 def unpack_q5_k(blocks: U8) -> F32:
     """q * scale - minimum, 5 bits, the fifth kept apart; scales and minima as in Q4_K."""
     scales, minima = _six_bits(blocks)
-    fifth = (blocks[:, None, 16:48] >> _BIT_SHIFTS) & 1
-    return _affine(_nibbles(blocks[:, 48:], 32).reshape(len(blocks), 8, 32) | (fifth << 4), scales, minima)
+    fifth = (blocks[:, None, 16:48] >> _BIT_SHIFTS) & np.uint8(1)
+    return _affine(_nibbles(blocks[:, 48:], 32).reshape(len(blocks), 8, 32) | (fifth << np.uint8(4)), scales, minima)
 
 
 def unpack_q6_k(blocks: U8) -> F32:
     """(q - 32) * scale, 6 bits, the upper two kept apart; 16 groups of 16, scales of 8 signed bits."""
-    q = _nibbles(blocks[:, :128], 64).reshape(len(blocks), 2, 4, 32) | (_two_bits(blocks[:, 128:192]) << 4)
+    q = _nibbles(blocks[:, :128], 64).reshape(len(blocks), 2, 4, 32) | (_two_bits(blocks[:, 128:192]) << np.uint8(4))
     scale = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
     return _centred(q, 32, _scaled(scale, _half(blocks, 208)))
 
@@ -69,13 +69,13 @@ def _half(blocks: U8, start: int) -> F32:
 
 def _two_bits(packed: U8) -> U8:
     """u8 [n, 64] to [n, 2, 4, 32]: 32 bytes hold 128 elements, those of one pair of bits after another."""
-    q: U8 = (packed.reshape(len(packed), 2, 1, 32) >> _TWO_BIT_SHIFTS) & 3
+    q: U8 = (packed.reshape(len(packed), 2, 1, 32) >> _TWO_BIT_SHIFTS) & np.uint8(3)
     return q
 
 
 def _nibbles(packed: U8, run: int) -> U8:
     """u8 [n, 128] to [n, 128 / run, 2, run]: of ``run`` bytes the low halves, then the high ones."""
-    q: U8 = (packed.reshape(len(packed), 128 // run, 1, run) >> _NIBBLE_SHIFTS) & 15
+    q: U8 = (packed.reshape(len(packed), 128 // run, 1, run) >> _NIBBLE_SHIFTS) & np.uint8(15)
     return q
 
 
@@ -86,8 +86,12 @@ def _six_bits(blocks: U8) -> tuple[F32, F32]:
     scales and minima 4 to 7; their upper two are the upper two of bytes 4 to 11.
     """
     scale, minimum, lower = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
-    scales = np.concatenate([scale & 63, (lower & 15) | ((scale >> 2) & 48)], axis=1)
-    minima = np.concatenate([minimum & 63, (lower >> 4) | ((minimum >> 2) & 48)], axis=1)
+    scales = np.concatenate(
+        [scale & np.uint8(63), (lower & np.uint8(15)) | ((scale >> np.uint8(2)) & np.uint8(48))], axis=1
+    )
+    minima = np.concatenate(
+        [minimum & np.uint8(63), (lower >> np.uint8(4)) | ((minimum >> np.uint8(2)) & np.uint8(48))], axis=1
+    )
     return _scaled(scales, _half(blocks, 0)), _scaled(minima, _half(blocks, 2))
 
 

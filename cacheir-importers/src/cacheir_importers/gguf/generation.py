@@ -5,6 +5,7 @@ from __future__ import annotations
 from cacheir.models.imported import GenerationDefaults, TokenizerSource
 from cacheir_importers.fields import Fields
 from cacheir_importers.gguf.pre_tokenizers import PRE_TOKENIZERS
+from cacheir_importers.gguf.tokenizer_arrays import SENTENCEPIECE
 
 # Control tokens that end a turn in well-known chat formats. Converters often leave out eot_token_id, and the model
 # would then talk on behind its answer.
@@ -35,7 +36,9 @@ def read_generation(metadata: Fields, tokenizer: TokenizerSource | None) -> tupl
     bos = named["bos_token"]
     add_bos = metadata.flag_or("tokenizer.ggml.add_bos_token", None)
     if add_bos is None and tokenizer is not None:
-        add_bos = PRE_TOKENIZERS[tokenizer.data["pre"]].add_bos
+        # Where the file does not say: SentencePiece models begin with BOS, and others as the rule of their split says.
+        rule = PRE_TOKENIZERS.get(tokenizer.data.get("pre", ""))
+        add_bos = tokenizer.kind == SENTENCEPIECE if rule is None else rule.add_bos
     defaults = GenerationDefaults(
         bos_id=bos,
         eos_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
+from cacheir_importers.byte_fallback import WORD_START, byte_token, piece_bytes
 from cacheir_importers.byte_level import BYTE_CHARACTERS, to_bytes
 
 TOKENIZER_FILE = "tokenizer.json"
-_WORD_START = "\u2581"  # SentencePiece writes a space as this
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def unknown_id(parsed: Mapping[str, Any]) -> int | None:
 
 
 def _metaspace(step: Mapping[str, Any], parsed: Mapping[str, Any]) -> Spelling:
-    mark = step.get("replacement", _WORD_START)
+    mark = step.get("replacement", WORD_START)
     model = parsed.get("model")
     fallback = isinstance(model, dict) and bool(model.get("byte_fallback"))
     scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
-    return Spelling(_replacing(mark, " ", fallback), _byte_token, strips_leading_space=scheme != "never")
+    return Spelling(piece_bytes(mark, byte_fallback=fallback), byte_token, strips_leading_space=scheme != "never")
 
 
 def _sentencepiece(steps: list[dict[str, Any]]) -> Spelling:
@@ -84,20 +84,4 @@ def _sentencepiece(steps: list[dict[str, Any]]) -> Spelling:
     strip = steps[3] if len(steps) > 3 else {"content": " ", "start": 0, "stop": 0}
     if strip.get("content") != " " or strip.get("start") not in (0, 1) or strip.get("stop") != 0:
         raise UnsupportedModelError(f"{TOKENIZER_FILE}: the decoder's Strip {strip!r} is not supported")
-    return Spelling(_replacing(mark, content, True), _byte_token, strips_leading_space=strip["start"] == 1)
-
-
-def _replacing(mark: str, content: str, byte_fallback: bool) -> Callable[[str], bytes]:
-    def spell(text: str) -> bytes:
-        if byte_fallback and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-            try:
-                return bytes([int(text[3:5], 16)])
-            except ValueError:
-                pass  # not a byte token after all: its text is meant
-        return text.replace(mark, content).encode("utf-8")
-
-    return spell
-
-
-def _byte_token(byte: int) -> str:
-    return f"<0x{byte:02X}>"
+    return Spelling(piece_bytes(mark, content), byte_token, strips_leading_space=strip["start"] == 1)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from cacheir.errors import MalformedModelError
 from cacheir.models.imported import TokenizerSource
+from cacheir_importers.huggingface.added_tokens import add_tokens, make_special
 from cacheir_importers.huggingface.spelling import TOKENIZER_FILE, highest_id, read_spelling, unknown_id
-from cacheir_importers.huggingface.tokenizer_files import ADDED_TOKEN_FLAGS, MAX_TOKENIZER_BYTES
+from cacheir_importers.huggingface.tokenizer_files import MAX_TOKENIZER_BYTES
 from cacheir_importers.json_files import parse_object, read_file
 from cacheir_importers.library_tokenizer import LibraryTokenizer
 
@@ -30,8 +28,8 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
         library = Tokenizer.from_str(content.decode("utf-8"))
     except Exception as error:  # the library raises nothing narrower
         raise MalformedModelError(f"{TOKENIZER_FILE} is refused by the tokenizers library: {error}") from error
-    _add_tokens(library, source.data.get("added_tokens", ()))
-    _make_special(library, source.data.get("special_tokens", ()))
+    add_tokens(library, source.data.get("added_tokens", ()), TOKENIZER_FILE)
+    make_special(library, source.data.get("special_tokens", ()))
     added_tokens = library.get_added_tokens_decoder()
     return LibraryTokenizer(
         library,
@@ -43,25 +41,3 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
         unknown=unknown_id(parsed),
         strips_leading_space=spelling.strips_leading_space,
     )
-
-
-def _add_tokens(library: Tokenizer, tokens: Iterable[Mapping[str, Any]]) -> None:
-    for token in tokens:
-        flags = {name: token[name] for name in ADDED_TOKEN_FLAGS}
-        library.add_tokens([AddedToken(token["content"], **flags)])
-        if library.token_to_id(token["content"]) != token["id"]:
-            raise MalformedModelError(
-                f"tokenizer_config.json gives the token {token['content']!r} the id {token['id']}, which"
-                f" {TOKENIZER_FILE} has no place for"
-            )
-
-
-def _make_special(library: Tokenizer, texts: Iterable[str]) -> None:
-    """Make control tokens of those ``texts`` that are tokens; one that is a control token already keeps its flags."""
-    added = {token.content: token for token in library.get_added_tokens_decoder().values()}
-    for text in texts:
-        known = added.get(text)
-        if (known is not None and known.special) or library.token_to_id(text) is None:
-            continue
-        flags = {name: getattr(known, name) for name in ADDED_TOKEN_FLAGS} if known else {"normalized": False}
-        library.add_special_tokens([AddedToken(text, **{**flags, "special": True})])

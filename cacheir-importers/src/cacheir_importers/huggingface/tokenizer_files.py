@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,8 @@ class TokenizerFiles:
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
-    """Read tokenizer.json and the files beside it; without tokenizer.json there is no tokenizer, and a note says so."""
+    """Read tokenizer.json, else tekken.json, else tokenizer.model, and the files beside it."""
     parts: list[tuple[str, bytes]] = []
-    notes: list[str] = []
 
     def optional(name: str, limit: int) -> dict[str, Any]:
         if not (folder / name).exists():
@@ -59,15 +58,15 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     texts = _named_tokens(special) | _named_tokens(config)
     path = folder / TOKENIZER_FILE
     if not path.exists():
-        other = [name for name in ("tokenizer.model", "vocab.json", "tekken.json") if (folder / name).exists()]
-        reason = f"; {', '.join(other)} is not read" if other else ""
-        notes.append(f"there is no {TOKENIZER_FILE}, so the model takes token ids only{reason}")
-        return TokenizerFiles(special_tokens=texts, chat_template=template, parts=tuple(parts), notes=tuple(notes))
+        found = _other_tokenizer(folder, config, texts)
+        return replace(found, chat_template=template, parts=(*parts, *found.parts))
     content = read_file(path, place=TOKENIZER_FILE, limit=MAX_TOKENIZER_BYTES)
     parsed = parse_object(content, place=TOKENIZER_FILE)
     parts.append((TOKENIZER_FILE, content))
     read_spelling(parsed)  # refuses by name what the tokenizer could not be built from
-    added = _added_tokens(config, parsed)
+    added = _added_tokens(
+        config, [token.get("content") for token in parsed.get("added_tokens") or [] if isinstance(token, dict)]
+    )
     ids = _ids(parsed, added)
     before, after = _template_tokens(parsed)
     named = dict(texts)
@@ -112,12 +111,36 @@ def _other_special(config: Fields) -> Iterable[str]:
                 yield text
 
 
-def _added_tokens(config: Fields, parsed: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tokens of tokenizer_config.json that tokenizer.json does not have, by rising id."""
+def _other_tokenizer(folder: Path, config: Fields, texts: Mapping[str, str]) -> TokenizerFiles:
+    """What tekken.json or tokenizer.model says; a note where there is neither, and the model takes token ids only."""
+    # Imported here: it needs the tokenizers library, which folders with tokenizer.json wait for only when they run.
+    from cacheir_importers.huggingface.other_tokenizers import find_other
+
+    special = sorted({*texts.values(), *_other_special(config)})
+    found = find_other(folder, special, lambda known: _added_tokens(config, known))
+    if found is None:
+        other = [name for name in ("vocab.json",) if (folder / name).exists()]
+        reason = f"; {', '.join(other)} is not read" if other else ""
+        note = f"there is no {TOKENIZER_FILE}, so the model takes token ids only{reason}"
+        return TokenizerFiles(special_tokens=texts, notes=(note,))
+    named = {**found.named, **texts}
+    said = config.flag_or("add_bos_token", None)
+    return TokenizerFiles(
+        source=found.source,
+        special_tokens=named,
+        ids={name: found.ids[text] for name, text in named.items() if text in found.ids},
+        size=found.size,
+        add_bos=said is not False and named.get("bos_token") in found.ids,
+        parts=(found.part,),
+        notes=() if said is not None else (f"{CONFIG_FILE} does not say add_bos_token, and true was assumed",),
+    )
+
+
+def _added_tokens(config: Fields, known: Collection[str | None]) -> list[dict[str, Any]]:
+    """Tokens of tokenizer_config.json that are not ``known``, by rising id."""
     section = config.section("added_tokens_decoder")
     if section is None:
         return []
-    known = {token.get("content") for token in parsed.get("added_tokens") or [] if isinstance(token, dict)}
     found = []
     for key in section:
         value = section[key]
