@@ -30,10 +30,11 @@ def llama3_factors(
     import numpy as np
 
     plain = _frequencies(theta, dims)
-    wave = (np.float32(2 * math.pi) / plain).astype(np.float32)
+    one = np.float32(1)
+    wave = one / plain * np.float32(2 * math.pi)  # torch divides a number by a tensor in these two steps
     slow = plain / np.float32(factor)
-    share = (np.float32(original) / wave - np.float32(low)) / np.float32(high - low)
-    blended = (np.float32(1) - share) * plain / np.float32(factor) + share * plain
+    share = (one / wave * np.float32(original) - np.float32(low)) / np.float32(high - low)
+    blended = (one - share) * plain / np.float32(factor) + share * plain
     bent = np.where(wave > original / low, slow, np.where(wave < original / high, plain, blended))
     return _factors(plain, bent)
 
