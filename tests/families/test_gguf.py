@@ -1,0 +1,173 @@
+"""GGUF twins of the tiny models: the same weights as llama.cpp's converter stores them, the same logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from family_models import transformers_oracle
+from gguf import GGUFWriter
+from safetensors.numpy import load_file
+
+from cacheir import Runtime
+from cacheir.errors import UnsupportedModelError
+from cacheir.models.decoder_spec import DecoderSpec
+from cacheir_importers.families import gguf as readers
+from cacheir_importers.families.names import mixtral_names, phi3_names, tensor_names
+from cacheir_importers.gguf.importer import import_gguf
+from cacheir_importers.huggingface.importer import import_folder
+from cacheir_importers.tiny import write_tiny
+from cacheir_importers.tiny_config import TinyShape
+
+PROMPT = [3 + (index * index * 7 + index) % 280 for index in range(21)]
+Metadata = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _caps(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "attn_logit_softcapping": config["attn_logit_softcapping"],
+        "final_logit_softcapping": config["final_logit_softcapping"],
+        "attention.sliding_window": config["sliding_window"],
+    }
+
+
+def _multipliers(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "attention.scale": config["attention_multiplier"],
+        "embedding_scale": config["embedding_multiplier"],
+        "logit_scale": config["logits_scaling"],
+        "residual_scale": config["residual_multiplier"],
+    }
+
+
+# family -> architecture, layers, changes to config.json that GGUF cannot say otherwise, metadata besides the common
+TWINS: dict[str, tuple[str, int, dict[str, Any], Metadata]] = {
+    "llama": ("llama", 2, {}, lambda config: {}),
+    "mixtral": (
+        "llama",
+        2,
+        {},
+        lambda config: {"expert_count": config["num_local_experts"], "expert_used_count": 2},
+    ),
+    "qwen2": ("qwen2", 2, {}, lambda config: {}),
+    "qwen3": ("qwen3", 2, {}, lambda config: {}),
+    "qwen3_moe": (
+        "qwen3moe",
+        2,
+        {"mlp_only_layers": []},
+        lambda config: {
+            "expert_count": config["num_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+        },
+    ),
+    "smollm3": ("smollm3", 4, {"no_rope_layers": [1, 1, 1, 0]}, lambda config: {}),
+    "phi3": ("phi3", 2, {}, lambda config: {"rope.dimension_count": 12}),
+    "granite": ("granite", 2, {}, _multipliers),
+    "gemma2": ("gemma2", 2, {"query_pre_attn_scalar": 16}, _caps),
+    "gemma3": (
+        "gemma3",
+        6,
+        {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 5 + ["full_attention"]},
+        lambda config: {"attention.sliding_window": config["sliding_window"]},
+    ),
+}
+_INTERLEAVED = ("llama", "mixtral", "smollm3", "granite")
+_NAMES = {"mixtral": mixtral_names, "phi3": phi3_names}
+
+
+def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of q or k in the order for interleaved rotation."""
+    parts = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return np.ascontiguousarray(parts.swapaxes(1, 2).reshape(rows.shape))
+
+
+def tensors_of(folder: Path, family: str, spec: DecoderSpec) -> dict[str, np.ndarray]:
+    """The tensors of the folder by their GGUF names."""
+    held, found = load_file(folder / "model.safetensors"), {}
+    name_of = _NAMES.get(family, tensor_names)
+    here, there = name_of(spec, "huggingface"), name_of(spec, "gguf")
+    fused = {name.partition("[")[0] for name in here.values() if "[" in name} & set(held)
+    for key in spec.weight_keys():
+        if here[key].partition("[")[0] in fused:
+            found[there[key].partition("[")[0]] = held[here[key].partition("[")[0]]
+            continue
+        if ".experts." in key:
+            continue
+        value, layer = held[here[key]], spec.layers[0]
+        if family in _INTERLEAVED and ".attn.q" in key:
+            value = interleaved(value, layer.heads)
+        if family in _INTERLEAVED and ".attn.k" in key:
+            value = interleaved(value, layer.kv_heads)
+        found[there[key]] = value + np.float32(spec.norm_offset) if key.endswith("norm") else value
+    for number, layer in enumerate(spec.layers):
+        for matrix in ("gate", "up", "down") if layer.experts else ():
+            names = [here[f"layers.{number}.ffn.experts.{e}.{matrix}"] for e in range(layer.experts.count)]
+            found[f"blk.{number}.ffn_{matrix}_exps.weight"] = np.stack([held[name] for name in names])
+    return found
+
+
+def write_twin(folder: Path, file: Path, family: str) -> None:
+    """The model in ``folder`` as a GGUF file."""
+    architecture, _, _, more = TWINS[family]
+    config = json.loads((folder / "config.json").read_text())
+    spec = import_folder(folder, {}).spec
+    assert spec is not None
+    writer = GGUFWriter(file, architecture)
+    writer.add_block_count(len(spec.layers))
+    writer.add_context_length(spec.max_positions)
+    writer.add_embedding_length(spec.hidden)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(spec.layers[0].heads)
+    writer.add_head_count_kv(spec.layers[0].kv_heads)
+    writer.add_key_length(spec.layers[0].head_dim)
+    writer.add_value_length(spec.layers[0].head_dim)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_vocab_size(spec.vocab_size)
+    for name, value in more(config).items():
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{architecture}.{name}", value)
+    for name, tensor in tensors_of(folder, family, spec).items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("family", TWINS)
+def test_the_twin_has_the_logits_of_the_folder(tmp_path: Path, family: str) -> None:
+    _, layers, changes, _ = TWINS[family]
+    write_tiny(tmp_path / "model", family=family, shape=TinyShape(layers=layers), changes=changes)
+    write_twin(tmp_path / "model", tmp_path / "twin.gguf", family)
+    model = import_gguf(tmp_path / "twin.gguf", {})
+    assert model.unread == ()
+    expected = transformers_oracle(tmp_path / "model")(PROMPT)
+    with Runtime(tmp_path / "twin.gguf") as runtime, runtime.session() as session:
+        session.append(PROMPT[:-4])
+        made = [session.logits()]
+        for token in PROMPT[-4:]:
+            session.append([token])
+            made.append(session.logits())
+    assert np.abs(np.array(made) - expected[-5:]).max() <= 1e-4
+
+
+def test_the_tables_of_longrope_are_tensors_that_nothing_reads_yet() -> None:
+    fields = {
+        "general.architecture": "phi3",
+        "phi3.block_count": 1,
+        "phi3.context_length": 64,
+        "phi3.embedding_length": 64,
+        "phi3.feed_forward_length": 64,
+        "phi3.attention.head_count": 4,
+        "phi3.attention.layer_norm_rms_epsilon": 1e-5,
+        "phi3.rope.scaling.attn_factor": 1.19,
+        "phi3.vocab_size": 300,
+    }
+    with pytest.raises(UnsupportedModelError, match=r"phi3\.rope\.scaling\.attn_factor = 1\.19"):
+        readers.read_phi3(fields)
