@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cacheir.errors import UnsupportedModelError
@@ -13,21 +13,24 @@ HUGGINGFACE = "huggingface"
 GGUF = "gguf"
 
 
-def find_family(source: str, architecture: str | None, place: str, options: Mapping[str, Any]) -> FamilySpec:
-    """The family that claims ``architecture`` of ``source`` (``huggingface`` or ``gguf``).
+def find_family(source: str, architectures: Sequence[str], place: str, options: Mapping[str, Any]) -> FamilySpec:
+    """The family of the first of ``architectures`` of ``source`` (``huggingface`` or ``gguf``) that one claims.
 
     ``options["installation"]`` says whose plugins are asked, the process's where it is absent. Raises
-    UnsupportedModelError that names the architecture and those that are supported.
+    UnsupportedModelError that names the architectures and those that are supported.
     """
     families = installation_of(options).families
-    family = families.find(f"{source}:{architecture}") if architecture else None
-    if family is not None:
-        return family
+    for architecture in architectures:
+        family = families.find(f"{source}:{architecture}")
+        if family is not None:
+            return family
     known = sorted({name for spec in families for name in _architectures(spec, source)})
-    if not architecture:
+    if not architectures:
         raise UnsupportedModelError(f"{place} names no architecture; supported: {', '.join(known)}")
+    listed = ", ".join(map(repr, architectures))
+    what = f"architecture {listed} is" if len(architectures) == 1 else f"architectures {listed} are"
     raise UnsupportedModelError(
-        f"{place}: architecture {architecture!r} is not supported; supported: {', '.join(known)}",
+        f"{place}: {what} not supported; supported: {', '.join(known)}",
         hint="a plugin can add a family: see cacheir_register_families in docs/hooks.md",
     )
 

@@ -56,7 +56,7 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     header, tensors = parts[0].header, all_tensors(parts)
     metadata = Fields(header.metadata, path.name)
     architecture = metadata.text_or("general.architecture", None)
-    family = find_family(GGUF, architecture, path.name, options)
+    family = find_family(GGUF, (architecture,) if architecture else (), path.name, options)
     spec: DecoderSpec = resolve(family.gguf_config)(metadata)
     names: Mapping[str, str] = resolve(family.names)(spec, GGUF)
     spec = with_optional_weights(spec, names, tensors)

@@ -77,8 +77,8 @@ def _family(config: Fields, options: Mapping[str, Any]) -> FamilySpec:
     if not names:
         model_type = config.text_or("model_type", None)
         family = installation_of(options).families.find(model_type) if model_type else None
-        return family or find_family(HUGGINGFACE, model_type, CONFIG_FILE, options)
-    return find_family(HUGGINGFACE, names[0], CONFIG_FILE, options)
+        return family or find_family(HUGGINGFACE, (model_type,) if model_type else (), CONFIG_FILE, options)
+    return find_family(HUGGINGFACE, names, CONFIG_FILE, options)
 
 
 def _with_head(
