@@ -203,6 +203,13 @@ def test_b17_fields_of_other_families_stop_the_import(family: str, key: str, val
         decoder(family, **{key: value})
 
 
+def test_a_distilled_qwen_says_its_name_and_its_architecture(tmp_path: Path) -> None:
+    changes = {"_name_or_path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"}
+    write_tiny(tmp_path / "model", family="qwen2", changes=changes)
+    card = compile_model(tmp_path / "model", output=tmp_path / "artifact").card
+    assert (card.model.name, card.model.label) == ("DeepSeek-R1-Distill-Qwen-1.5B", "Qwen2ForCausalLM")
+
+
 def test_fused_tensors_of_another_size(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     write_tiny(folder, family="phi3")

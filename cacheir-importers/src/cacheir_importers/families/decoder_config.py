@@ -40,7 +40,7 @@ _MATTERS: dict[str, tuple[object, ...]] = {
     "use_qk_norm": (False,),
 }
 _NO_INFLUENCE = (
-    "_name_or_path", "_attn_implementation_autoset", "attention_dropout", "attn_implementation",
+    "_attn_implementation_autoset", "attention_dropout", "attn_implementation",
     "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "dtype", "embd_pdrop", "eos_token_id",
     "hidden_dropout", "id2label", "initializer_range", "is_encoder_decoder", "label2id", "output_attentions",
     "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type", "resid_pdrop",
@@ -127,10 +127,12 @@ def finish_decoder(
     defaults. ``limit`` is the most positions that the rotation allows, 0 for no limit of its own.
     """
     names = fields.texts_or("architectures", None)
+    own_name = fields.text_or("_name_or_path", None) or ""
     length = fields.whole_or("max_position_embeddings", positions)
     spec = DecoderSpec(
         family=family,
         label=names[0] if names else label,
+        name=own_name.replace("\\", "/").rstrip("/").rpartition("/")[2],  # it may be a path on the maker's machine
         vocab_size=fields.whole("vocab_size"),
         hidden=fields.whole("hidden_size"),
         max_positions=min(length, limit) if limit else length,
