@@ -13,11 +13,15 @@ from cacheir.plugins import resolve
 from cacheir_native import plugin, probe
 
 
-def test_probe_names_the_extension_that_is_not_built() -> None:
-    assert importlib.util.find_spec(probe.EXTENSION) is None
+def test_probe_names_the_extension_that_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "EXTENSION", "cacheir_native._missing")
     reason = probe.why_unavailable()
     assert reason is not None
-    assert "cacheir_native._cacheir_native is not built" in reason
+    assert "cacheir_native._missing is not built" in reason
+
+
+def test_extension_is_where_the_probe_looks() -> None:
+    assert importlib.util.find_spec(probe.EXTENSION) is not None
 
 
 def test_probe_gives_another_reason_where_the_extension_exists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +41,7 @@ def test_references_of_the_backend_resolve_to_the_probe() -> None:
 
 def test_opening_the_backend_raises_the_probes_reason() -> None:
     (backend,) = plugin.cacheir_register_backends()
-    with pytest.raises(BackendUnavailable, match="is not built") as caught:
+    with pytest.raises(BackendUnavailable, match="cannot run") as caught:
         resolve(backend.executor)(object())
     assert caught.value.hint
 

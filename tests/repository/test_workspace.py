@@ -27,7 +27,8 @@ def test_every_package_is_whole(packages: dict[str, dict[str, Any]], root: Path)
         assert (root / name / "LICENSE").read_bytes() == licence, f"{name}/LICENSE differs from the one at the root"
         assert (root / name / project["readme"]).read_text(encoding="utf-8").startswith(f"# {name}\n")
         assert list((root / name / "tests").rglob("test_*.py")), f"{name} has no tests"
-        (module,) = data["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        tool = data["tool"]
+        (module,) = (tool.get("scikit-build") or tool["hatch"]["build"]["targets"])["wheel"]["packages"]
         assert (root / name / module / "py.typed").is_file(), f"{name} does not say that it is typed"
 
 
