@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +64,10 @@ def test_a_model_without_a_template_is_refused_at_once(cacheir, tiny, tmp_path):
     done = cacheir("chat", str(folder), input="Hello\n")
     assert done.returncode == 10 and done.stdout == ""
     assert "no chat template" in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the stream")
+def test_a_closed_standard_input_asks_nothing(artifact):
+    command = ["sh", "-c", 'exec "$0" -m cacheir chat "$1" <&-', sys.executable, str(artifact)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

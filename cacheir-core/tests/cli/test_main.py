@@ -213,6 +213,44 @@ def test_help_with_standard_output_closed(cacheir: Run, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize(
+    ("redirection", "code", "shown"),
+    [
+        (">&-", 0, ""),
+        ("2>&-", 0, "hello you\n"),  # a line of standard error must not turn up on standard output
+        ("<&- >&- 2>&-", 0, ""),
+        (">/dev/full", 1, "error: the system refused: No space left on device\n"),
+    ],
+)
+def test_streams_that_are_closed_or_full(
+    redirection: str, code: int, shown: str, speaker: Run, write: Write, tmp_path: Path, modules: Path
+) -> None:
+    write(
+        "speaker",
+        """
+        import sys
+
+        def speak(name: str = "you"):
+            sys.stdout.write(f"hello {name}\\n")
+            sys.stdout.flush()
+            print("progress", file=sys.stderr)
+        """,
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(modules), *(path for path in sys.path if path)]),
+        "CACHEIR_CACHE_DIR": str(tmp_path / "cache"),
+        "CACHEIR_PLUGIN_MODULES": "commands",
+        "CACHEIR_PLUGINS": "core,commands",
+    }
+    command = ["sh", "-c", f'exec "$0" -m cacheir.cli.main speak {redirection}', sys.executable]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr and "fault" not in done.stderr
+    assert (done.stdout or done.stderr.split("hint:")[0] if code else done.stdout) == shown
+
+
 def test_a_bad_variable(cacheir: Run) -> None:
     done = cacheir("plugins", "list", CACHEIR_STRICT_PLUGINS="perhaps")
     assert done.returncode == 2

@@ -61,7 +61,7 @@ def chat(
     ) as runtime:
         # A model without a template is refused before the first question, not after it.
         _ = runtime.chat_template
-        if sys.stdin.isatty():
+        if sys.stdin is not None and sys.stdin.isatty():
             say(_HELP)
         with runtime.session() as session:
             Conversation(runtime, session, system, sampling, tell_stats=stats).talk(_lines())
@@ -140,6 +140,8 @@ def _stop_asked() -> Iterator[list[int]]:
 
 def _lines() -> Iterator[str]:
     """The user's lines: with a prompt and line editing in a terminal, else standard input."""
+    if sys.stdin is None:  # it is closed
+        return
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.removesuffix("\n")

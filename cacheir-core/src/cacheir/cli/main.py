@@ -27,9 +27,12 @@ _ABOUT = "An inspectable compiler and runtime for decoder-only transformers."
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``cacheir`` with ``arguments`` (default the process's) and exit with its code."""
+    # What is printed to a closed stream is lost. Were it None, print would send standard error to standard output.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  open to the end
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
-            stream.reconfigure(errors="backslashreplace")  # a token's text must not end the program
+        if isinstance(stream, io.TextIOWrapper):  # a token's text or a file's name must not end the program
+            stream.reconfigure(errors="surrogateescape" if stream.encoding.lower() == "utf-8" else "backslashreplace")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -53,6 +56,14 @@ def run(arguments: list[str]) -> int:
         # The reader has gone. Python flushes standard output once more at exit, which must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    # What the system refuses is nobody's fault here: standard output on a full disk, a name that is too long.
+    except OSError as error:
+        if debug:
+            raise
+        place = f" ({error.filename})" if error.filename else ""
+        print(f"error: the system refused: {error.strerror or error}{place}", file=sys.stderr)
+        print("hint: --debug shows at what", file=sys.stderr)
+        return 1
     # A fault of ours or of a plugin: a person sees a line, and with --debug the traceback.
     except Exception as error:
         if debug:
