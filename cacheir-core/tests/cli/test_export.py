@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -53,3 +54,20 @@ def test_what_is_not_there_is_refused_and_nothing_is_written(
     assert done.returncode == 2
     assert all(word in done.stderr for word in words), done.stderr
     assert not (tmp_path / arguments[0]).exists()
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="the system has no such files")
+def test_a_pipe_is_written_to_and_stays_a_pipe(export: Export, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    done = export(str(pipe), "--format", "text")
+    assert done.returncode == 0, done.stderr
+    assert parse_graph(reader.communicate(timeout=30)[0]).name == "main"
+    assert pipe.is_fifo()
+
+
+def test_no_name_is_no_file(export: Export) -> None:
+    done = export("", "--format", "text")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is no name of a file" in done.stderr

@@ -69,7 +69,11 @@ def write_artifact(contents: Contents, path: Path, *, replace_existing: bool = T
 
 def check_place(path: Path) -> None:
     """Raise UsageError where ``path`` holds something that is no artifact, so that nobody's files are replaced."""
-    if path.exists() and not layout.is_artifact(path) and (not path.is_dir() or any(path.iterdir())):
+    try:
+        taken = path.exists() and not layout.is_artifact(path) and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise write_error(path, error) from error
+    if taken:
         raise UsageError(
             f"{path} exists and is no artifact", hint="name another folder with --output, or remove this one"
         )

@@ -29,7 +29,7 @@ def find_path(model: str | Path, installation: Installation) -> Path:
     Raises UsageError where it is neither, or the named model's distribution is not installed.
     """
     path = Path(model)
-    if path.exists():
+    if _is_there(path):
         return path.absolute()
     named = installation.models.find(str(model)) if isinstance(model, str) else None
     if named is not None:
@@ -80,6 +80,14 @@ def open_model(source: ModelSource, installation: Installation) -> ImportedModel
     if not isinstance(model, ImportedModel):
         raise PluginError(f"importer {source.importer.name!r} gave {type(model).__name__}, not an ImportedModel")
     return model
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something is at ``path``; a name that no file can have, as one of 5000 letters, has nothing."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _looks_right(importer: ImporterSpec, path: Path) -> bool:

@@ -6,16 +6,22 @@ import os
 import secrets
 from pathlib import Path
 
-from cacheir.errors import ArtifactError
+from cacheir.errors import ArtifactError, UsageError
 
 
 def write_file(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path``; a reader sees the old file or the new one, never a part.
 
-    Raises ArtifactError with the system's reason (no space left, not permitted); nothing is left behind then.
+    A device or a pipe that is there already is written to and stays what it is. Raises ArtifactError with the system's
+    reason (no space left, not permitted); nothing is left behind then.
     """
+    if not path.name:
+        raise UsageError(f"{str(path)!r} is no name of a file to write")
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)  # a rename would put a file in the place of /dev/null
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             partial.write_bytes(data)
