@@ -104,3 +104,20 @@ def test_an_interrupt_ends_it(start_cacheir, artifact):
     child.stdout.close()
     child.stderr.close()
     assert err.endswith(b"interrupted\n") and b"Traceback" not in err
+
+
+def test_an_artifact_of_one_mode_cannot_generate(cacheir, tiny, tmp_path):
+    for mode, other in (("prefill", "decode"), ("decode", "prefill")):
+        made = cacheir("compile", str(tiny), "--mode", mode, "--output", str(tmp_path / mode))
+        assert made.returncode == 0, made.stderr
+        done = cacheir("run", str(tmp_path / mode), "--prompt", "hi")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"was compiled without {other}" in done.stderr
+
+
+def test_names_that_no_file_can_have(cacheir, tiny):
+    name = "x" * 5000
+    done = cacheir("run", name, "--prompt", "hi")
+    assert done.returncode == 2 and f"there is no model at {name}" in done.stderr
+    done = cacheir("compile", str(tiny), "--output", name)
+    assert done.returncode == 8 and f"cannot write {name}" in done.stderr

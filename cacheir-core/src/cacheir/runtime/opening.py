@@ -119,6 +119,12 @@ def _artifact(
 
 def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
     """What an artifact was compiled for cannot be changed by opening it."""
+    missing = [mode for mode in ("prefill", "decode") if mode not in card.options.modes]
+    if missing:
+        raise UsageError(
+            f"{path} was compiled without {missing[0]}, so it cannot generate",
+            hint="compile the model again with both modes",
+        )
     if wanted.batch_invariant and not card.options.batch_invariant:
         raise UsageError(
             f"{path} was not compiled batch-invariant", hint="compile the model again with --batch-invariant"
