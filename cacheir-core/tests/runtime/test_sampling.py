@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cacheir.errors import RequestError
 from cacheir.runtime.request import RequestLimits, admit
-from cacheir.runtime.sampling import MIN_TEMPERATURE, SamplingParams
+from cacheir.runtime.sampling import MAX_TOP_K, MIN_TEMPERATURE, SamplingParams
 
 NAN, INF = math.nan, math.inf
 
@@ -18,7 +18,7 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *[("temperature", value) for value in (NAN, INF, -INF, -1, -1e-9, 101, 1e-9, "0.7", None, True)],
+        *[("temperature", value) for value in (NAN, INF, -INF, -1, -1e-9, 101, 10**400, 1e-9, "0.7", None, True)],
         *[("top_p", value) for value in (0, 7, NAN, -0.1, INF, "1", None)],
         *[("min_p", value) for value in (-0.1, 2, NAN, None)],
         *[("top_k", value) for value in (-5, 1.5, "3", True, None)],
@@ -46,6 +46,7 @@ def test_case_d12_bad_values_are_named(field, value):
         ("min_p", 1),
         ("top_k", 0),
         ("top_k", 10**9),
+        ("top_k", MAX_TOP_K),
         ("seed", 0),
         ("seed", 2**64 - 1),
         ("max_tokens", None),
@@ -116,3 +117,7 @@ def test_the_lowest_id_wins_a_tie(fake):
         executor._capabilities = fake.FakeExecutor(heads=heads).capabilities()
         with fake.session(fake.open_fake(executor), [1]) as session:
             assert fake.tokens(session, 3) == [7, 7, 7]
+
+
+def test_a_top_k_beyond_any_vocabulary_fits_into_the_i32_of_executors():
+    assert SamplingParams(top_k=2**31).top_k == SamplingParams(top_k=10**30).top_k == MAX_TOP_K

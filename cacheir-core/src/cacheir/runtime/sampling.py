@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from cacheir.runtime.checked_text import check_text
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 MAX_SEED = 2**64 - 1
+MAX_TOP_K = 2**31 - 1  # more than any vocabulary; executors count tokens in i32
 
 # Below this a temperature cannot be told from 0 in float32 once logits are divided by it.
 MIN_TEMPERATURE = 1e-4
@@ -49,6 +49,7 @@ class SamplingParams:
             _check_integer("seed", self.seed, 0, MAX_SEED)
         if self.max_tokens is not None:
             _check_integer("max_tokens", self.max_tokens, 1, None)
+        object.__setattr__(self, "top_k", min(self.top_k, MAX_TOP_K))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(self, "stop_ids", _stop_ids(self.stop_ids))
         if not isinstance(self.ignore_eos, bool):
@@ -72,7 +73,7 @@ def _check_number(name: str, value: Any, low: float, high: float, *, zero: bool 
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RequestError(f"{name} must be a number, not {value!r}")
     # Written so that NaN, which compares false with everything, is refused too.
-    if not (math.isfinite(value) and low <= value <= high and (zero or value > low)):
+    if not (low <= value <= high and (zero or value > low)):
         limits = f"from {low:g} to {high:g}" if zero else f"above {low:g} and at most {high:g}"
         raise RequestError(f"{name} must be {limits}, not {value!r}")
 
