@@ -128,6 +128,8 @@ def test_other_shapes(tmp_path: Path) -> None:
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     for problem, arguments in {
         "at least 259 tokens, not 100": {"shape": TinyShape(vocab=100)},
+        "at least 259 tokens, not 1$": {"shape": TinyShape(vocab=1)},
+        "has at most .* tokens, not 999999999": {"shape": TinyShape(vocab=999_999_999)},
         "has at most .* tokens, not 100000": {"shape": TinyShape(vocab=100_000)},
         "no tiny model of family 'gpt'": {"family": "gpt"},
     }.items():

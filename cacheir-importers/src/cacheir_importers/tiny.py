@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
+from tokenizers import Tokenizer
 
 from cacheir.errors import UsageError
 from cacheir.models.decoder_spec import DecoderSpec
 from cacheir.plugins.ref import resolve
 from cacheir_importers.family_table import families
 from cacheir_importers.tiny_config import TINY_FAMILIES, TinyShape, tiny_config
-from cacheir_importers.tiny_tokenizer import BOS_ID, EOS_ID, write_tokenizer
+from cacheir_importers.tiny_tokenizer import BOS_ID, EOS_ID, train_tokenizer, write_tokenizer
 from cacheir_importers.tiny_weights import random_weights
 
 # A seed whose greedy answers to CLEAR_PROMPTS lead by more than 0.1 at each of 64 tokens (float32 gives 3e-5).
@@ -42,6 +43,7 @@ def write_tiny(
     shape = shape or TinyShape()
     if family not in TINY_FAMILIES:
         raise UsageError(f"there is no tiny model of family {family!r}", hint=f"there are: {', '.join(TINY_FAMILIES)}")
+    tokenizer = train_tokenizer(shape.vocab)  # refuses a bad size before weights of that size are made
     config = {**tiny_config(family, shape), **dict(changes or {})}
     config = {key: value for key, value in config.items() if value is not None or key not in (changes or {})}
     (record,) = (record for record in families() if record.name == family)
@@ -52,7 +54,7 @@ def write_tiny(
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write_files(unfinished, config, tensors, shape.vocab)
+        _write_files(unfinished, config, tensors, tokenizer)
         unfinished.chmod(0o755)  # mkdtemp makes folders that only the owner may read
         if folder.exists():
             folder.rmdir()
@@ -62,8 +64,8 @@ def write_tiny(
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _write_files(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], vocab: int) -> None:
-    write_tokenizer(folder, vocab)
+def _write_files(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], tokenizer: Tokenizer) -> None:
+    write_tokenizer(folder, tokenizer)
     ids = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
     write_json(folder / "config.json", {**config, **ids})
     write_json(folder / "generation_config.json", {**ids, "do_sample": False})

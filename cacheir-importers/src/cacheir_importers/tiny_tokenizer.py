@@ -12,6 +12,7 @@ from cacheir.errors import UsageError
 BOS, EOS, TURN = "<|begin|>", "<|end|>", "<|turn|>"
 BOS_ID, EOS_ID = 0, 1
 _FEWEST = 256 + 3
+_MORE_THAN_THE_TEXT_HAS = 10_000  # the trainer takes memory for as many as it is told
 
 _TEMPLATE = (
     "{% for message in messages %}"
@@ -34,8 +35,8 @@ random. It knows no language and has nothing to say, yet every mistake in the ma
 """
 
 
-def write_tokenizer(folder: Path, vocab: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json with ``vocab`` tokens; the control tokens are the first ids.
+def train_tokenizer(vocab: int) -> Tokenizer:
+    """A tokenizer with ``vocab`` tokens; the control tokens are the first ids.
 
     UsageError for a vocabulary that cannot hold the bytes, or is larger than the text has pairs for.
     """
@@ -45,7 +46,7 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
+        vocab_size=min(vocab, _MORE_THAN_THE_TEXT_HAS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=[AddedToken(text, special=True) for text in (BOS, EOS, TURN)],
         show_progress=False,
@@ -53,6 +54,11 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
     tokenizer.train_from_iterator(_TEXT.split("\n"), trainer)
     if tokenizer.get_vocab_size() != vocab:
         raise UsageError(f"a tiny tokenizer has at most {tokenizer.get_vocab_size()} tokens, not {vocab}")
+    return tokenizer
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write tokenizer.json and tokenizer_config.json."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
