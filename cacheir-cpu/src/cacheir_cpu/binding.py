@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cacheir.ir.dtypes import dtype_bytes, numpy_dtype
 from cacheir.ir.types import KVType, QuantType, TensorType
 from cacheir.plugins import KernelSpec
-from cacheir_cpu.launches import Launch, Place
+from cacheir.schedule.flatten import Launch, Place
 from cacheir_cpu.pool import Pool
 from cacheir_cpu.residents import Residents
 

@@ -13,9 +13,9 @@ from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
-from cacheir_cpu.launches import Launch
 from cacheir_cpu.slots import Slots
 from cacheir_cpu.staging import Staged
 
