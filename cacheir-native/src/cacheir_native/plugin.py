@@ -1,10 +1,10 @@
-"""What cacheir-native adds to CacheIR: the backend ``native``, which this version lists and cannot run."""
+"""What cacheir-native adds to CacheIR: the backend ``native`` and its kernels, all named by string."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from cacheir.plugins import BackendSpec, PluginInfo, hookimpl
+from cacheir.plugins import BackendSpec, KernelSpec, PluginInfo, hookimpl
 
 
 @hookimpl
@@ -12,19 +12,26 @@ def cacheir_plugin_info() -> PluginInfo:
     """Say who this is."""
     return PluginInfo(
         title="CacheIR native",
-        summary="C++ backend for CPUs with SIMD instruction sets; this version installs no compiled code.",
+        summary="C++ backend for x86-64 CPUs: a whole program as instructions over packed weights.",
     )
 
 
 @hookimpl
-def cacheir_register_backends() -> Iterable[BackendSpec]:
-    """Return the backend ``native``; its probe gives the reason why it cannot run."""
-    return (
-        BackendSpec(
-            name="native",
-            summary="C++ kernels for x86-64 and ARM CPUs",
-            targets=("cpu.native",),
-            executor="cacheir_native.probe:refuse_to_open",
-            probe="cacheir_native.probe:why_unavailable",
-        ),
+def cacheir_register_backends() -> Iterator[BackendSpec]:
+    """The backend ``native``; its probe gives the reason where it cannot run."""
+    yield BackendSpec(
+        name="native",
+        summary="C++ kernels for x86-64 CPUs, from SSE2 to AVX-512 VNNI.",
+        targets=("cpu.native",),
+        executor="cacheir_native.executor:NativeExecutor",
+        probe="cacheir_native.probe:why_unavailable",
+        instruction_set="cacheir_native.probe:instruction_set",
     )
+
+
+@hookimpl
+def cacheir_register_kernels() -> Iterator[KernelSpec]:
+    """A kernel for each op that has an instruction, and one more for each kind of activations of a product."""
+    from cacheir_native.kernel_table import native_kernels
+
+    yield from native_kernels()

@@ -1,0 +1,276 @@
+"""The native executor: one runner in C++ holds weights, pages and slots; a step is one call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, RequestError, UsageError
+from cacheir.plugins import KernelSpec
+from cacheir.plugins.installation import Installation, default
+from cacheir.plugins.ref import resolve
+from cacheir.reference.interpreter import Interpreter
+from cacheir.runtime.executor import (
+    WANTS,
+    CallTiming,
+    Capabilities,
+    ExecutorOptions,
+    MemoryUse,
+    Sink,
+    Step,
+    StepOutput,
+)
+from cacheir.schedule.flatten import Launch, flatten
+from cacheir.schedule.program import Program
+from cacheir.schedule.unfuse import unfuse
+from cacheir.weights.store import WeightStore
+from cacheir_native.assemble import Assembled, assemble
+from cacheir_native.host_calls import HostCalls
+from cacheir_native.probe import EXTENSION, why_unavailable
+from cacheir_native.refusals import activations_of
+from cacheir_native.results import output_rows, token_rows
+from cacheir_native.runner_pool import RunnerPool
+from cacheir_native.split_step import SplitStepper
+from cacheir_native.weights import PackedWeights
+
+KV_FORMATS = ("f32", "f16", "bf16", "int8")
+PAGE_TOKENS = (16, 32, 64, 128, 256)
+# How long run_ahead stays away from Python: another thread of the process may wait to cancel.
+AHEAD_MS = 50.0
+
+
+class NativeExecutor:
+    """``cacheir.runtime.executor.Executor`` on the C++ runner; ``submit`` runs the step at once, one thread calls."""
+
+    def __init__(self, options: ExecutorOptions, installation: Installation | None = None) -> None:
+        """Raises BackendUnavailable with the probe's reason, UsageError for KV or pages that the runner has not."""
+        reason = why_unavailable()
+        if reason is not None:
+            raise BackendUnavailable(f"backend 'native' cannot run: {reason}", hint="use --backend cpu")
+        if options.kv_dtype and options.kv_dtype not in KV_FORMATS:
+            raise UsageError(f"the native backend keeps KV as {', '.join(KV_FORMATS)}, not {options.kv_dtype!r}")
+        if options.page_tokens not in PAGE_TOKENS:
+            raise UsageError(
+                f"the native backend has no KV pages of {options.page_tokens} tokens",
+                hint=f"it takes {', '.join(map(str, PAGE_TOKENS))}; the backend cpu takes any",
+            )
+        self._options = options
+        self._installation = installation or default()
+        self._program: Program | None = None
+        self._runner: Any = None
+        self._assembled: Assembled | None = None
+        self._host: HostCalls | None = None
+        self._split: SplitStepper | None = None
+        self._open = False
+
+    def load(self, program: Program, weights: WeightStore) -> None:
+        """Pack the weights and write the program's instructions.
+
+        Raises BackendError where the program is none of a decoder or mixes kernels that cannot run together,
+        UsageError where ``unfuse`` names no node.
+        """
+        if program.spec is None or not set(program.modules) <= {"prefill", "decode"}:
+            raise BackendError("the native backend runs decoders alone", hint="use --backend cpu for a plain graph")
+        kernels = self._kernels_of(program)
+        launches: Mapping[tuple[str, str], Sequence[Launch]] = {
+            (mode, graph.name): flatten(program, mode, graph.name)
+            for mode, module in program.modules.items()
+            for graph in (module.main, *module.heads)
+        }
+        if self._options.unfuse:
+            launches = unfuse(launches, self._options.unfuse)
+        self._runner = import_module(EXTENSION).Runner(
+            max_rows=program.max_rows,
+            max_tokens=max(program.max_tokens, program.max_rows),
+            max_seq=program.max_seq,
+            vocabulary=program.spec.vocab_size,
+            threads=self._options.threads,
+            pin=bool(self._options.extra.get("pin", False)),
+            precise=_is_precise(launches, kernels),
+        )
+        forms = {name: resolve(spec.entry) for name, spec in kernels.items()}
+        try:
+            self._assembled = assemble(self._runner, program, launches, forms, PackedWeights(self._runner, weights))
+        except MemoryError as error:
+            raise DeviceOutOfMemory(f"the packed weights do not fit into memory: {error}") from error
+        weights.release()
+        self._host = HostCalls(
+            self._runner, Interpreter(self._installation.ops.by_name()), weights, self._pools(program)
+        )
+        if self._assembled.host_calls:
+            self._split = SplitStepper(self._runner, program, self._assembled, self._host)
+        self._program = program
+
+    def open_pools(self, pages: Sequence[int]) -> None:
+        """One pool for each KV group. DeviceOutOfMemory where there is no memory for them."""
+        program = self._loaded()
+        if len(pages) != len(program.groups):
+            raise UsageError(
+                f"open_pools takes a page count for each of {len(program.groups)} KV groups, not {len(pages)}"
+            )
+        try:
+            for group, (kind, count) in enumerate(zip(program.groups, pages)):
+                self._runner.open_pool(
+                    group,
+                    layers=kind.layers,
+                    heads=kind.heads,
+                    head_dim=kind.head_dim,
+                    pages=count,
+                    page_tokens=self._options.page_tokens,
+                    dtype=self._options.kv_dtype or kind.dtype,
+                )
+            if not self._open:
+                self._runner.finish()
+                self._open = True
+        except MemoryError as error:
+            raise DeviceOutOfMemory(f"the KV pools of {list(pages)} pages do not fit into memory: {error}") from error
+        except ValueError as error:
+            raise BackendError(f"the native runner does not take the program: {error}") from error
+
+    def capabilities(self) -> Capabilities:
+        """What this executor takes."""
+        program = self._loaded()
+        return Capabilities(
+            # What an op's meaning computes may depend on the number of rows.
+            determinism="tolerance" if self._split else "bit",
+            heads=WANTS,
+            page_tokens=PAGE_TOKENS,
+            kv_formats=KV_FORMATS,
+            row_classes=tuple(next(iter(program.schedules.values())).row_classes),
+            max_rows=program.max_rows,
+            max_tokens=program.max_tokens,
+            run_ahead=True,
+            masks=True,
+        )
+
+    def submit(self, step: Step) -> StepOutput:
+        """Run ``step``; the ticket is its output. RequestError for rows that cannot be run."""
+        self._opened()
+        if self._split is not None:
+            return self._split.run(step)
+        try:
+            out = self._runner.step(step.mode, step.rows)
+        except ValueError as error:
+            raise RequestError(f"the step cannot be run: {error}") from error
+        return StepOutput(rows=output_rows(step.rows, out))
+
+    def wait(self, ticket: Any) -> StepOutput:
+        """The output of ``submit``."""
+        assert isinstance(ticket, StepOutput)
+        return ticket
+
+    def run_ahead(self, step: Step, n: int, sink: Sink) -> int:
+        """Up to ``n`` decode steps of the step's rows, each fed the token before; stops early where a row fails."""
+        self._opened()
+        for row in step.rows:
+            if row.want != "token" or row.mask is not None:
+                raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}, a mask) needs the host")
+        if self._split is not None:
+            return self._split.run_ahead(step, n, sink)
+        rows, done = step.rows, 0
+        while done < n:
+            try:
+                tokens = self._runner.run_ahead(rows, n - done, max_ms=AHEAD_MS)
+            except ValueError as error:
+                raise UsageError(f"the rows cannot run ahead: {error}") from error
+            for given in tokens.tolist():
+                sink(token_rows(rows, given))
+            done += len(tokens)
+            if tokens[-1].min() < 0:
+                break
+            rows = tuple(
+                replace(row, tokens=(), position=row.position + len(tokens), draw=row.draw + len(tokens), sampling=None)
+                for row in rows
+            )
+        return done
+
+    def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages, (source, target) each."""
+        self._runner.copy_pages(group, list(pairs))
+
+    def read_pages(self, group: int, pages: Sequence[int]) -> NDArray[np.float32]:
+        """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
+        data: NDArray[np.float32] = self._runner.read_pages(group, list(pages))
+        return data
+
+    def write_pages(self, group: int, pages: Sequence[int], data: NDArray[np.float32]) -> None:
+        """``data`` as ``read_pages`` gives it."""
+        self._runner.write_pages(group, list(pages), data)
+
+    def measure(self, step: Step) -> Sequence[CallTiming]:
+        """Run ``step`` once and time each instruction; those of one node of a layer graph are added up."""
+        self._opened()
+        if self._split is not None:
+            return self._split.measure(step)
+        assert self._assembled is not None
+        _, timings = self._runner.measure(step.mode, step.rows)
+        totals: dict[tuple[str, str, str], tuple[int, float]] = {}
+        for section, index, seconds in timings:
+            instruction = self._assembled.instructions[section][index]
+            key = (instruction.launches[0].graph, instruction.name, instruction.kernel)
+            calls, before = totals.get(key, (0, 0.0))
+            totals[key] = (calls + 1, before + seconds)
+        return [
+            CallTiming(graph=graph, node=node, kernel=kernel, calls=calls, seconds=seconds)
+            for (graph, node, kernel), (calls, seconds) in totals.items()
+        ]
+
+    def memory(self) -> MemoryUse:
+        """Owned bytes now."""
+        self._loaded()
+        return MemoryUse(**self._runner.memory())
+
+    def counters(self) -> Mapping[str, int]:
+        """How often an op ran by its meaning; nothing is built or captured after ``load``."""
+        self._loaded()
+        assert self._host is not None
+        return {"compiles": 0, "captures": 0, "graph_misses": 0, "fallbacks": self._host.calls}
+
+    def close(self) -> None:
+        """Let go of weights, pages and threads."""
+        self._program, self._runner, self._split, self._open = None, None, None, False
+        self._assembled, self._host = None, None
+
+    def _pools(self, program: Program) -> list[RunnerPool]:
+        return [
+            RunnerPool(self._runner, group, layers, self._options.page_tokens)
+            for group, layers in enumerate(program.group_layers)
+        ]
+
+    def _kernels_of(self, program: Program) -> dict[str, KernelSpec]:
+        names = {name for schedule in program.schedules.values() for name in schedule.kernels}
+        return {name: self._installation.kernels[name] for name in names}
+
+    def _loaded(self) -> Program:
+        if self._program is None:
+            raise BackendError("the executor has no program yet", hint="call load first")
+        return self._program
+
+    def _opened(self) -> None:
+        if not self._open:
+            raise BackendError("the executor has no KV pages yet", hint="call load, then open_pools first")
+
+
+def _is_precise(launches: Mapping[Any, Sequence[Launch]], kernels: Mapping[str, KernelSpec]) -> bool:
+    """Whether all products keep f32 activations. The runner does so for all or none: BackendError for a mixture."""
+    rounded: set[str] = set()
+    exact: set[str] = set()
+    for launch in (launch for list_ in launches.values() for launch in list_):
+        spec = kernels.get(launch.choice(1).kernel)
+        if spec is None or launch.op.name == "embedding":
+            continue
+        if spec.numerics != "f32":
+            rounded.add(spec.name)
+        elif activations_of(launch.op) - {"f32"}:
+            exact.add(spec.name)
+    if rounded and exact:
+        raise BackendError(
+            f"{min(exact)} keeps activations in f32 and {min(rounded)} does not, which one runner cannot mix",
+            hint="compile with --precise, or without a forced kernel",
+        )
+    return not rounded

@@ -1,0 +1,101 @@
+"""Joins instructions that the runner can do in one: norms into products, residuals, keys and values into the pool."""
+
+from __future__ import annotations
+
+from cacheir_native.code import Buffer, Code, HostCall, Instruction
+
+_PRODUCTS = ("linear", "qkv", "swiglu", "head_argmax")
+
+
+def join(code: Code) -> None:
+    """Change ``code`` in place until nothing can be joined; values that it yields stay."""
+    for rule in (_append_in_qkv, _residual_in_linear, _norm_in_product):
+        for step in list(code.steps):
+            if isinstance(step, Instruction) and step in code.steps:
+                rule(code, step)
+
+
+def _append_in_qkv(code: Code, append: Instruction) -> None:
+    """``qkv`` whose keys and values go nowhere but to the pool puts them there itself."""
+    if append.opcode != "kv_append":
+        return
+    maker = _maker(code, append.reads["k"])
+    if maker is None or maker.opcode != "qkv" or "group" in maker.numbers:
+        return
+    if maker.writes["k"] is not append.reads["k"] or maker.writes["v"] is not append.reads["v"]:
+        return
+    if not all(_only_reader(code, append.reads[name], append) for name in ("k", "v")):
+        return
+    between = code.steps[code.steps.index(maker) + 1 : code.steps.index(append)]
+    if any(isinstance(step, HostCall) or step.numbers.get("group") == append.numbers["group"] for step in between):
+        return  # what lies between may read the pool as it was
+    maker.numbers |= append.numbers
+    del maker.writes["k"], maker.writes["v"]
+    maker.launches += append.launches
+    code.steps.remove(append)
+
+
+def _residual_in_linear(code: Code, step: Instruction) -> None:
+    """x + linear(y), and the norm of it where there is one: the product adds x as it stores."""
+    if step.opcode not in ("add", "add_rms_norm"):
+        return
+    total = "out" if step.opcode == "add" else "sum"
+    for product, other in (("x", "residual"), ("residual", "x")):
+        linear = _maker(code, step.reads[product])
+        if linear is None or linear.opcode != "linear" or "residual" in linear.reads:
+            continue
+        if not _only_reader(code, step.reads[product], step) or step.reads[other] is step.reads[product]:
+            continue
+        if linear.numbers.get("head_rows", 0) != step.numbers.get("head_rows", 0):
+            continue
+        linear.reads["residual"] = step.reads[other]
+        linear.writes["out"] = step.writes[total]
+        linear.launches += step.launches
+        code.steps.remove(linear)
+        place = code.steps.index(step)
+        if step.opcode == "add":
+            code.steps[place] = linear
+        else:
+            norm = Instruction(
+                "rms_norm",
+                step.launches,
+                step.kernel,
+                {"x": step.writes["sum"]},
+                {"out": step.writes["out"]},
+                step.weights,
+                step.numbers,
+            )
+            code.steps[place : place + 1] = [linear, norm]
+        return
+
+
+def _norm_in_product(code: Code, norm: Instruction) -> None:
+    """A norm that one product alone reads is done while the product packs its rows."""
+    if norm.opcode != "rms_norm" or norm.writes["out"] in code.outputs.values():
+        return
+    readers = code.readers(norm.writes["out"])
+    if len(readers) != 1 or not isinstance(readers[0], Instruction):
+        return
+    product = readers[0]
+    if product.opcode not in _PRODUCTS or "norm" in product.weights or product.reads["x"] is not norm.writes["out"]:
+        return
+    if sum(buffer is norm.writes["out"] for buffer in product.reads.values()) != 1:
+        return
+    if norm.numbers.get("head_rows", 0) != product.numbers.get("head_rows", 0):
+        return
+    product.reads["x"] = norm.reads["x"]
+    product.weights["norm"] = norm.weights["norm"]
+    product.numbers["eps"] = norm.numbers["eps"]
+    product.launches = norm.launches + product.launches
+    code.steps.remove(norm)
+
+
+def _maker(code: Code, buffer: Buffer) -> Instruction | None:
+    for step in code.steps:
+        if isinstance(step, Instruction) and any(made is buffer for made in step.writes.values()):
+            return step
+    return None
+
+
+def _only_reader(code: Code, buffer: Buffer, reader: Instruction) -> bool:
+    return buffer not in code.outputs.values() and code.readers(buffer) == [reader]

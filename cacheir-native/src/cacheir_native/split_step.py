@@ -1,0 +1,137 @@
+"""Steps of a program with ops that have no instruction: the runner stops for each, and the host computes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.errors import RequestError
+from cacheir.runtime.executor import CallTiming, Row, RowOutput, Sink, Step, StepOutput
+from cacheir.runtime.sampling import SamplingParams
+from cacheir.schedule.program import Program
+from cacheir_native.assemble import Assembled, Stretch, main_sizes
+from cacheir_native.host_calls import HostCalls
+from cacheir_native.results import logits_row, output_rows, token_rows
+
+
+class SplitStepper:
+    """Runs steps part by part. Heads with such ops are computed by the host from the rows' hidden states, so tokens
+    and sampling parameters of slots are kept here too.
+    """
+
+    def __init__(self, runner: Any, program: Program, assembled: Assembled, host: HostCalls) -> None:
+        self._runner = runner
+        self._program = program
+        self._assembled = assembled
+        self._host = host
+        self._last_tokens: dict[int, int] = {}
+        self._sampling: dict[int, SamplingParams] = {}
+
+    def run(self, step: Step) -> StepOutput:
+        """The step's output."""
+        return self._run(step, [])
+
+    def run_ahead(self, step: Step, n: int, sink: Sink) -> int:
+        """Up to ``n`` decode steps, with Python in between; stops where a row fails."""
+        rows = step.rows
+        for number in range(n):
+            output = self.run(Step(mode="decode", rows=rows))
+            sink(output.rows)
+            if any(row.error for row in output.rows):
+                return number + 1
+            rows = tuple(replace(row, tokens=(), position=row.position + 1, draw=row.draw + 1) for row in rows)
+        return n
+
+    def measure(self, step: Step) -> Sequence[CallTiming]:
+        """The time of each host call and of each stretch of instructions between them."""
+        timings: list[CallTiming] = []
+        self._run(step, timings)
+        return timings
+
+    def _run(self, step: Step, timings: list[CallTiming]) -> StepOutput:
+        rows = tuple(self._with_tokens(row) for row in step.rows)
+        heads = [self._host_head(step.mode, row) for row in rows]
+        asked = [replace(row, want="hidden") if head else row for row, head in zip(rows, heads)]
+        try:
+            self._runner.begin(step.mode, asked)
+        except ValueError as error:
+            raise RequestError(f"the step cannot be run: {error}") from error
+        inputs = self._runner.inputs()
+        sizes = main_sizes(inputs)
+        for part in self._assembled.main[step.mode]:
+            began = time.perf_counter()
+            if isinstance(part, Stretch):
+                self._runner.run(step.mode, part.first, part.last)
+                first = self._assembled.instructions[step.mode][part.first]
+                name, kernel = first.launches[0], f"{part.last - part.first} instructions"
+            else:
+                self._host.run(part, self._assembled.places, inputs, sizes)
+                name, kernel = part.launch, ""
+            seconds = time.perf_counter() - began
+            timings.append(CallTiming(graph=name.graph, node=name.node, kernel=kernel, calls=1, seconds=seconds))
+        outputs = output_rows(asked, self._runner.heads())
+        return StepOutput(
+            rows=tuple(
+                self._kept(self._finish(step.mode, row, head, output) if head else output)
+                for row, head, output in zip(rows, heads, outputs)
+            )
+        )
+
+    def _with_tokens(self, row: Row) -> Row:
+        if row.sampling is not None:
+            self._sampling[row.slot] = row.sampling
+        if row.tokens:
+            return row
+        if row.slot not in self._last_tokens:
+            raise RequestError(f"slot {row.slot} is asked to go on, but has no last token")
+        return replace(row, tokens=(self._last_tokens[row.slot],))
+
+    def _kept(self, output: RowOutput) -> RowOutput:
+        if output.token is not None:
+            self._last_tokens[output.slot] = output.token
+        return output
+
+    def _host_head(self, mode: str, row: Row) -> str:
+        """The head that the host must compute for ``row``, "" where the runner does or there is none."""
+        if row.want in ("nothing", "hidden"):
+            return ""
+        if row.want in ("logits", "logprobs"):
+            head = "head.logits"
+        else:
+            sampling = self._sampling.get(row.slot)
+            head = "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
+        return head if (mode, head) in self._assembled.host_heads else ""
+
+    def _finish(self, mode: str, row: Row, head: str, output: RowOutput) -> RowOutput:
+        assert output.hidden is not None
+        given: dict[str, NDArray[Any]] = {"rows": output.hidden}
+        if head == "head.sampled":
+            given |= self._sampling_inputs(row, len(output.hidden))
+        result = self._host.run_head(self._assembled.host_heads[mode, head], given)
+        if head == "head.logits":
+            return logits_row(row, result, not np.isfinite(result).all())
+        return token_rows([row], [int(result[-1])])[0]
+
+    def _sampling_inputs(self, row: Row, count: int) -> dict[str, NDArray[Any]]:
+        params = self._sampling.get(row.slot) or SamplingParams()
+        words = -(-self._vocabulary() // 32)
+        mask = np.full(words, 0xFFFFFFFF, np.uint32) if row.mask is None else row.mask
+        one = {
+            "temperature": np.float32(params.temperature),
+            "top_k": np.int32(params.top_k),
+            "top_p": np.float32(params.top_p),
+            "min_p": np.float32(params.min_p),
+            "seed": np.uint64(params.seed or 0),
+            "position": np.int32(row.position + len(row.tokens) - 1),
+            "draw": np.int32(row.draw),
+        }
+        return {name: np.full(count, value) for name, value in one.items()} | {"mask": np.tile(mask, (count, 1))}
+
+    def _vocabulary(self) -> int:
+        assert self._program.spec is not None  # load took it
+        return self._program.spec.vocab_size
