@@ -138,6 +138,24 @@ def test_a11_a_type_that_nobody_reads_matters_only_where_it_is_needed(
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.parametrize("end", ["scale", "input_scale"])
+def test_a_factor_of_a_needed_tensor_is_not_left_out(gguf_file: Build, end: str) -> None:
+    factor = {f"blk.1.attn_q.{end}": TensorData("F32", (1,), bytes(4))}
+    with pytest.raises(
+        UnsupportedModelError, match=rf"'blk\.1\.attn_q\.{end}' is a factor of 'blk\.1\.attn_q\.weight'"
+    ):
+        import_gguf(gguf_file(tensors=factor), {})
+    unrelated = {f"vision.{end}": TensorData("F32", (1,), bytes(4))}
+    assert import_gguf(gguf_file(tensors=unrelated), {}).notes == (f"1 tensors were not used: vision.{end}",)
+
+
+@pytest.mark.parametrize("kind", ["adapter", "imatrix", "mmproj"])
+def test_what_is_no_model_is_named(gguf_file: Build, kind: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=rf"small\.gguf holds no model: its general\.type is '{kind}'"):
+        import_gguf(gguf_file({"general.type": kind}), {})
+    assert import_gguf(gguf_file({"general.type": "model"}), {}).spec
+
+
 def test_a13_a_set_of_one_is_whole(gguf_file: Build) -> None:
     split = {"split.no": Typed("u16", 0), "split.count": Typed("u16", 1)}
     assert import_gguf(gguf_file(split, name="x-00001-of-00001.gguf"), {}).spec

@@ -18,7 +18,7 @@ from cacheir_importers.fields import Fields
 from cacheir_importers.gguf.generation import read_generation
 from cacheir_importers.gguf.parts import Part, all_tensors, read_parts
 from cacheir_importers.gguf.reader import TensorEntry
-from cacheir_importers.gguf.stored import readable_formats, stored_tensor
+from cacheir_importers.gguf.stored import readable_formats, refuse_scales, stored_tensor
 from cacheir_importers.gguf.tokenizer_arrays import read_tokenizer
 from cacheir_importers.weight_table import (
     place_weights,
@@ -55,6 +55,7 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     parts = read_parts(path)
     header, tensors = parts[0].header, all_tensors(parts)
     metadata = Fields(header.metadata, path.name)
+    _refuse_other_contents(metadata)
     architecture = metadata.text_or("general.architecture", None)
     family = find_family(GGUF, (architecture,) if architecture else (), path.name, options)
     spec: DecoderSpec = resolve(family.gguf_config)(metadata)
@@ -65,6 +66,7 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
         layers = [replace(layer, rope=layer.rope and replace(layer.rope, factors=factors)) for layer in spec.layers]
         spec = replace(spec, layers=tuple(layers))
     needed = {tensor_of(names[key]) for key in spec.weight_keys() if key in names}
+    refuse_scales(tensors, needed, path.name)
     formats = readable_formats(options)
     stored = {name: stored_tensor(*tensors[name], formats) for name in tensors if name in needed}
     sources = place_weights(spec, names, stored, place=path.name)
@@ -89,6 +91,13 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
         ),
         unread=(*_unread(metadata, f"{architecture}."), *unused_tensors(weights, sources)),
     )
+
+
+def _refuse_other_contents(metadata: Fields) -> None:
+    """Refuse by name what is no whole model: an adapter, an importance matrix, a projector of images."""
+    kind = metadata.text_or("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModelError(f"{metadata.place} holds no model: its general.type is {kind!r}")
 
 
 def _rope_factors(spec: DecoderSpec, tensors: Mapping[str, tuple[str, TensorEntry]], root: Path) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from cacheir.errors import UnsupportedModelError
@@ -44,3 +44,17 @@ def stored_tensor(file: str, entry: TensorEntry, readable: Callable[[str], bool]
         format=kind.format,
         shape=entry.shape,
     )
+
+
+def refuse_scales(names: Iterable[str], needed: Collection[str], file: str) -> None:
+    """Refuse a file that keeps a factor of a needed tensor beside it: leaving it out would give wrong numbers.
+
+    llama.cpp multiplies ``blk.0.attn_q.weight`` by ``blk.0.attn_q.scale``, which NVFP4 and BitNet files have.
+    """
+    for name in names:
+        base, dot, end = name.rpartition(".")
+        if dot and end in ("scale", "input_scale") and f"{base}.weight" in needed:
+            raise UnsupportedModelError(
+                f"{file}: tensor {name!r} is a factor of {base + '.weight'!r}, which is not supported",
+                hint="requantise the model into a type without such factors",
+            )
