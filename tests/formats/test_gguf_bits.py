@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
@@ -46,6 +48,21 @@ def test_unpacking_any_bytes(name: str) -> None:
         found = QuantArray(raw, FORMATS[name], (rows, elements)).dense()
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
     assert np.isnan(expected).any() == (name not in ("mxfp4", "nvfp4"))  # their scales are no f16
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_memory_is_that_of_the_values_and_little_more(name: str) -> None:
+    """Blocks are unpacked in parts, so that what lies in between does not grow with the tensor."""
+    spec = FORMATS[name]
+    rows, columns = 2048, 512
+    raw = np.zeros(rows * columns // spec.block * spec.block_bytes, np.uint8)
+    tensor = QuantArray(raw, spec, (rows, columns))
+    tensor.rows(np.array([0]))  # imports and tables
+    tracemalloc.start()
+    tensor.dense()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * rows * columns + (8 << 20), f"{peak} bytes"
 
 
 @pytest.mark.parametrize("name", PACKED)
