@@ -169,3 +169,15 @@ def test_head_argmax_prefers_the_lowest_id_and_compares_unrounded() -> None:
     narrow = np.array([[1000.0, 0.25]], np.float16)
     table = np.array([[1.0, 0.0], [1.0, 1.0]], np.float16)
     assert evaluate("head_argmax", narrow, table).tolist() == [1]
+
+
+def test_c01_no_token_where_the_logits_are_not_finite() -> None:
+    logits = normal(6, 50)
+    logits[1, 7], logits[2, 0], logits[3, 49], logits[4], logits[5, 3] = np.nan, np.inf, np.nan, -np.inf, -np.inf
+    finite = [int(logits[0].argmax()), -1, -1, -1, -1, int(logits[5].argmax())]
+    assert evaluate("greedy_token", logits).tolist() == finite
+    assert evaluate("greedy_token", logits.astype(np.float16)).tolist()[1:5] == [-1] * 4
+    assert evaluate("head_argmax", logits, np.eye(50, dtype=np.float32))[1:].tolist() == [-1] * 5  # inf * 0 is NaN
+    rows, weight = normal(2, 8), normal(50, 8)
+    rows[1, 3] = np.nan
+    assert evaluate("head_argmax", rows, weight).tolist() == [int((wide(rows[0]) @ wide(weight).T).argmax()), -1]

@@ -91,6 +91,7 @@ ACCEPTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("fused_swiglu", "f32[T, 64] f32[9, 64] bf16[9, 64]", {}, "f32[T, 9]"),
     ("fused_rmsnorm_swiglu", "f32[T, 64] f32[64] f32[9, 64] f32[9, 64] f32[9] f32[9]", {}, "f32[T, 9]"),
     ("add_rms_norm", "f32[T, 64] f32[T, 64] f32[64]", {}, "f32[T, 64] f32[T, 64]"),
+    ("greedy_token", "f32[R, 100]", {}, "i32[R]"),
     ("head_argmax", "f32[R, 64] f32[100, 64] f32[100]", {}, "i32[R]"),
     ("sample", "f32[R, 100] f32[R] i32[R] f32[R] f32[R] u64[R] i32[R] i32[R] u32[R, 4]", {}, "i32[R]"),
 ]
@@ -211,6 +212,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("fused_swiglu", "f32[T, 64] f32[9, 64] f32[8, 64]", {}, "w_gate"),
     ("add_rms_norm", "f32[T, 64] f32[B, 64] f32[64]", {}, "residual must have the shape"),
+    ("greedy_token", "f32[R, 0]", {}, "at least one token"),
     ("head_argmax", "f32[R, 64] f32[0, 64]", {}, "at least one row"),
     ("sample", "f32[R, 100] f32[R] f32[R] f32[R] f32[R] u64[R] i32[R] i32[R]", {}, "top_k must be one of i32"),
     (

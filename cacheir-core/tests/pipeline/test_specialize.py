@@ -108,7 +108,7 @@ def test_heads_are_made_of_the_logits_head(name: str) -> None:
     module = special(name, "decode")
     assert [graph.name for graph in module.heads] == ["head.greedy", "head.sampled", "head.logits", "head.hidden"]
     greedy, sampled, logits, hidden = module.heads
-    assert [op.name for op in greedy.ops] == ["linear", "argmax"]
+    assert [op.name for op in greedy.ops] == ["linear", "greedy_token"]
     assert [op.name for op in sampled.ops] == ["linear", "sample"]
     assert [value.name for value in sampled.inputs] == [
         "rows",

@@ -18,6 +18,7 @@ from cacheir.testing import KernelTests
 PLUGIN = "cacheir_test_kernels"
 CHECKS = (
     "test_equals_the_definition",
+    "test_nan_gives_the_token_of_the_definition",
     "test_writes_only_into_out",
     "test_does_not_change_operands",
     "test_in_place_gives_the_same",
@@ -69,6 +70,14 @@ def append(kv: KVPool, k: Any, v: Any, slots: Any, *, layer: int) -> KVPool:
 def append_to_first(kv: KVPool, k: Any, v: Any, slots: Any, *, layer: int) -> KVPool:
     kv.append(kv.layers[0], k, v, slots)
     return kv
+
+
+def greedy(logits: Any, *, out: Any) -> None:
+    out[...] = np.where(np.isnan(logits).any(-1), -1, logits.argmax(-1))
+
+
+def greedy_whatever(logits: Any, *, out: Any) -> None:
+    out[...] = np.nan_to_num(logits).argmax(-1)
 
 
 def narrow_weights(op: Op) -> str | None:
@@ -123,8 +132,9 @@ def complaints(tests: KernelTests) -> dict[str, str]:
         kernel(good),
         kernel(good, in_place=True),
         kernel(append, op="kv_append", writes_out=False, refuses=None),
+        kernel(greedy, op="greedy_token", refuses=None),
     ],
-    ids=["plain", "in place", "a state op"],
+    ids=["plain", "in place", "a state op", "token ids"],
 )
 def test_a_good_kernel_passes(tests_of: Make, spec: KernelSpec) -> None:
     tests = tests_of(spec)
@@ -143,6 +153,11 @@ def test_a_good_kernel_passes(tests_of: Make, spec: KernelSpec) -> None:
             kernel(append_to_first, op="kv_append", writes_out=False, refuses=None),
             "test_equals_the_definition",
             "off by more than",
+        ),
+        (
+            kernel(greedy_whatever, op="greedy_token", refuses=None),
+            "test_nan_gives_the_token_of_the_definition",
+            "of %out",
         ),
         (kernel(spills), "test_writes_only_into_out", "writes beyond the ends of %out"),
         (kernel(scribbles), "test_does_not_change_operands", "changes its operands %x"),

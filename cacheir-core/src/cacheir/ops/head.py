@@ -23,6 +23,14 @@ def infer_gather_rows(types: Sequence[Type], attrs: Mapping[str, Attr]) -> Seque
     return (TensorType(x.dtype, rows.shape + x.shape[1:]),)
 
 
+def infer_greedy_token(types: Sequence[Type], attrs: Mapping[str, Attr]) -> Sequence[Type]:
+    """i32 [R]."""
+    logits = floats(types[0], "logits", 2)
+    if logits.shape[1] == Dim(0):
+        raise TypeRuleError("logits must cover at least one token")
+    return (TensorType("i32", logits.shape[:1]),)
+
+
 def infer_head_argmax(types: Sequence[Type], attrs: Mapping[str, Attr]) -> Sequence[Type]:
     """i32 [R]."""
     logits = linear_result(floats(types[0], "rows", 2), types[1], types[2] if len(types) > 2 else None)
@@ -67,6 +75,15 @@ HEAD: tuple[OpDef, ...] = (
         "the chosen rows of x",
     ),
     composite(
+        "nn",
+        "head",
+        "greedy_token",
+        (Operand("logits", "float [R, V]"),),
+        infer_greedy_token,
+        "the token with the largest logit, the lowest id of a tie; -1 where a logit is NaN or +infinity, or all are "
+        "-infinity",
+    ),
+    composite(
         "fused",
         "head",
         "head_argmax",
@@ -76,7 +93,7 @@ HEAD: tuple[OpDef, ...] = (
             Operand("bias", "float [V]", optional=True),
         ),
         infer_head_argmax,
-        "the token with the largest logit, which is compared in f32; the lowest id wins a tie",
+        "the greedy_token of logits that are compared in f32",
     ),
     OpDef(
         name="sample",

@@ -27,8 +27,9 @@ SAMPLING_INPUTS = (
 def all_heads(heads: Sequence[Graph]) -> tuple[Graph, ...]:
     """``heads`` with greedy, sampled and hidden made of ``head.logits``; as they are where there is no such head.
 
-    ``head.greedy`` gives i32 [R] token ids, ``head.sampled`` too (it takes ``SAMPLING_INPUTS`` and ``%mask`` u32
-    [R, ceil(V / 32)]), ``head.logits`` f32 [R, V], ``head.hidden`` the rows as they are.
+    ``head.greedy`` gives i32 [R] token ids, -1 where the logits are not finite, ``head.sampled`` too (it takes
+    ``SAMPLING_INPUTS`` and ``%mask`` u32 [R, ceil(V / 32)]), ``head.logits`` f32 [R, V], ``head.hidden`` the
+    rows as they are.
 
     Raises PassFailed where ``head.logits`` yields anything else.
     """
@@ -45,7 +46,7 @@ def all_heads(heads: Sequence[Graph]) -> tuple[Graph, ...]:
 
 def _greedy(logits: Graph, type_: TensorType) -> Graph:
     token = Value(Rewriter(logits).fresh("token"), TensorType("i32", type_.shape[:1]))
-    op = Op("argmax", logits.outputs[:1], (token,), (("axis", -1),))
+    op = Op("greedy_token", logits.outputs[:1], (token,))
     return replace(logits, name="head.greedy", ops=(*logits.ops, op), outputs=(token,))
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacheir.ir.dtypes import numpy_dtype
+from cacheir.ir.dtypes import FLOATS, numpy_dtype
 from cacheir.ir.graph import Op
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import KVType, TensorType, Type
@@ -100,6 +100,14 @@ class KernelTests:
         for name, found, expected, dtype in zip(run.names, run.found, run.expected, run.dtypes):
             _assert_close(accepted, name, found, expected, dtype, self.tolerance(accepted.kernel, dtype))
 
+    def test_nan_gives_the_token_of_the_definition(self, accepted: Case) -> None:
+        """A kernel that makes token ids of numbers must not turn a NaN into a token (-1 says so)."""
+        first, made = accepted.op.operands[0].type, accepted.op.results[0].type
+        if not isinstance(first, TensorType) or first.dtype not in FLOATS or made.dtype != "i32":
+            return
+        run = self._run(accepted, nan=True)
+        _assert_close(accepted, run.names[0], run.found[0], run.expected[0], "i32", 0)
+
     def test_writes_only_into_out(self, accepted: Case) -> None:
         """What lies around a buffer is another op's."""
         spilt = [name for name, around in zip(self._run(accepted).names, self._run(accepted).guards) if not around]
@@ -132,10 +140,12 @@ class KernelTests:
     def _installation(self) -> Installation:
         return plugin_host(self.plugin)
 
-    def _run(self, case: Case, reuse: int | None = None) -> _Run:
-        """Call the kernel once, on data that depends on the case alone."""
+    def _run(self, case: Case, reuse: int | None = None, nan: bool = False) -> _Run:
+        """Call the kernel once, on data that depends on the case alone; ``nan`` puts a NaN into the first operand."""
         rng = np.random.default_rng(zlib.crc32(str(case).encode()))
         operands = random_operands(rng, case.op, self._installation().quant_formats.by_name())
+        if nan and operands[0].size:
+            operands[0].flat[-1] = 0x7FC0 if operands[0].dtype == np.uint16 else np.nan  # bf16 is its bits
         expected = _meaning(self._installation().ops.by_name(), case.op, copy.deepcopy(operands))
         given = self.prepare(case.kernel, case.op, operands)
         before = [_snapshot(self, operand) for operand in given]

@@ -1,4 +1,4 @@
-"""The greedy head: logits and their argmax in one op."""
+"""The greedy head: the greedy token of logits, and the projection and it in one op."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
 
+def greedy_token(logits: F32, *, out: I32) -> None:
+    """logits [R, V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
+    out[...] = logits.argmax(axis=-1)
+    # argmax stops at the first NaN, so a look at the winner finds NaN and +inf; -inf wins only where all are.
+    best = logits[np.arange(len(out)), out]
+    out[~np.isfinite(best)] = -1
+
+
 def head_argmax(rows: F32, weight: F32, bias: F32 | None = None, *, out: I32) -> None:
     """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
     logits = np.empty((rows.shape[0], weight.shape[0]), np.float32)
     linear(rows, weight, bias, out=logits)
-    _argmax(logits, out)
+    greedy_token(logits, out=out)
 
 
 def head_argmax_invariant(rows: F32, columns: F32, bias: F32 | None = None, *, out: I32) -> None:
     """rows [R, H], columns [H, V], bias [V] -> out [R], as ``head_argmax``."""
     logits = np.empty((rows.shape[0], columns.shape[1]), np.float32)
     linear_invariant(rows, columns, bias, out=logits)
-    _argmax(logits, out)
-
-
-def _argmax(logits: F32, out: I32) -> None:
-    out[...] = logits.argmax(axis=-1)
-    # argmax stops at the first NaN, so a look at the winner finds NaN and +inf; -inf wins only where all are.
-    best = logits[np.arange(len(out)), out]
-    out[~np.isfinite(best)] = -1
+    greedy_token(logits, out=out)

@@ -45,6 +45,7 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("paged_attention_decode", "attention:paged_attention_decode", (), "fixed"),
     ("paged_attention_prefill", "attention:paged_attention_prefill", (), "varies"),
     ("paged_attention_prefill", "attention:paged_attention_prefill_invariant", (), "fixed"),
+    ("greedy_token", "head:greedy_token", (), "fixed"),
     ("head_argmax", "head:head_argmax", ("", "rows", "dense"), "varies"),
     ("head_argmax", "head:head_argmax_invariant", ("", "columns", "dense"), "fixed"),
 )

@@ -106,6 +106,11 @@ def grouped_query_attention() -> Examples:
     ]
 
 
+def greedy_token() -> Examples:
+    """Several rows, one, none; a narrow type."""
+    return [((_of(dtype, rows, 300),), {}) for dtype, rows in (("f32", 3), ("f32", 1), ("f32", 0), ("f16", 2))]
+
+
 def gather_rows() -> Examples:
     """Odd sizes, none."""
     return [((_of("f32", 7, 5), _of("i32", 3)), {}), ((_of("bf16", 1, 5), _of("i32", 0)), {})]
