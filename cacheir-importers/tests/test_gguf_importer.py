@@ -13,6 +13,7 @@ import pytest
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.decoder_spec import RopeSpec
+from cacheir.plugins.distributions import Distribution
 from cacheir.plugins.host import Host, HostOptions
 from cacheir.plugins.installation import Installation
 from cacheir_importers.gguf.importer import import_gguf, sniff
@@ -94,7 +95,8 @@ def test_a_type_without_a_format_is_named(gguf_file: Build) -> None:
 
 def test_a_type_of_the_gguf_package_says_how_to_get_it(gguf_file: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     down = {f"blk.{n}.ffn_down.weight": TensorData("IQ4_NL", (64, 96), bytes(64 * 3 * 18)) for n in range(2)}
-    monkeypatch.setattr("cacheir_importers.gguf.package_formats.unmet", lambda _: "needs gguf>=0.19, found 0.10")
+    old = [Distribution("gguf", "0.10", "")]
+    monkeypatch.setattr("cacheir_importers.gguf.package_formats.installed", lambda: old)
     installation = Installation(Host(HostOptions()))
     with pytest.raises(UnsupportedModelError) as caught:
         import_gguf(gguf_file(tensors=down), {"installation": installation})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from cacheir.plugins import QuantFormatSpec
-from cacheir.plugins.requirement import Requirement, unmet
+from cacheir.plugins.distributions import installed
+from cacheir.plugins.versions import satisfies
 from cacheir_importers.gguf.tensor_types import type_by_name
 
 # The first release that can unpack all of these; `gguf` is the extra of cacheir-importers that asks for it.
-REQUIREMENT = Requirement("gguf", ">=0.19")
+_PACKAGE, _VERSIONS = "gguf", ">=0.19"
 HINT = "pip install './cacheir-importers[gguf]' in a checkout of CacheIR"
 
 # ggml's name of a type -> what is in a block
@@ -31,12 +32,15 @@ NAMES: frozenset[str] = frozenset(name.lower() for name in _SUMMARIES)
 
 def package_formats() -> tuple[QuantFormatSpec, ...]:
     """The formats, none where the package is missing or too old."""
-    return () if unmet(REQUIREMENT) else tuple(map(_format, _SUMMARIES))
+    there = any(each.name == _PACKAGE and satisfies(each.version, _VERSIONS) for each in installed())
+    return tuple(map(_format, _SUMMARIES)) if there else ()
 
 
 def why_not() -> str:
     """What keeps these formats from being read, "" where nothing does."""
-    return unmet(REQUIREMENT)
+    from cacheir.plugins.requirement import Requirement, unmet  # slow to import, and needed for a message alone
+
+    return unmet(Requirement(_PACKAGE, _VERSIONS), installed())
 
 
 def _format(name: str) -> QuantFormatSpec:
