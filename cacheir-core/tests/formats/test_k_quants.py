@@ -119,6 +119,34 @@ def test_single_numbers(dtype: type[np.generic]) -> None:
     np.testing.assert_array_equal(found, stored.astype(np.float32))
 
 
-def test_they_are_read_and_not_written() -> None:
-    with pytest.raises(ModelError, match="format q4_k can be read but not written"):
-        QuantArray.quantize(np.zeros((1, 256), np.float32), FORMATS["q4_k"])
+# The largest error of a rounded value, in steps of the widest group: half a step for rounding, as much again for the
+# rounded minimum, and on the far side of the signed formats the step that their range lacks.
+STEPS = {"q2_k": 3, "q3_k": 8, "q4_k": 15, "q5_k": 31, "q6_k": 64, "q8_k": 254}
+
+
+@pytest.mark.parametrize("name", K)
+@pytest.mark.parametrize("shift", [0.0, 2.0, -2.0])
+def test_pack_rounds_to_a_near_step(name: str, shift: float) -> None:
+    rng = np.random.default_rng(2)
+    values = ((rng.standard_normal((40, 256)) + shift) * rng.choice([1e-3, 1.0, 50.0], (40, 1))).astype(np.float32)
+    back = QuantArray.quantize(values, FORMATS[name]).dense()
+    reach = np.abs(values).max(axis=1, keepdims=True)
+    spread = values.max(axis=1, keepdims=True).clip(0) - values.min(axis=1, keepdims=True).clip(None, 0)
+    step = (spread if name in ("q2_k", "q4_k", "q5_k") else 2 * reach) / STEPS[name]
+    assert (np.abs(back - values) <= 1.1 * step + reach * 0.06).all()
+
+
+@pytest.mark.parametrize("name", K)
+def test_zeros_stay_zeros_and_one_value_stays_that_value(name: str) -> None:
+    """Zero blocks have no scale to divide by (case F11); groups of one value keep it within the scale's rounding."""
+    values = np.zeros((4, 256), np.float32)
+    values[1], values[2], values[3, ::16] = 3.0, -3.0, 1.0
+    back = QuantArray.quantize(values, FORMATS[name]).dense()
+    assert not back[0].any()
+    np.testing.assert_allclose(back[1:3], values[1:3], rtol=0.02)
+    assert not back[3, values[3] == 0].any() or name == "q8_k"
+
+
+def test_single_numbers_are_read_and_not_written() -> None:
+    with pytest.raises(ModelError, match="format ggml-i8 can be read but not written"):
+        QuantArray.quantize(np.zeros((1, 256), np.float32), FORMATS["ggml-i8"])

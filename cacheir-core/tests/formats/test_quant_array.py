@@ -15,7 +15,7 @@ from cacheir.formats.quant_array import QuantArray, storage_shape
 from cacheir.formats.table import core_formats
 from cacheir.plugins import QuantFormatSpec
 
-FORMATS = {name: spec for name, spec in core_formats().items() if spec.pack}
+FORMATS = {name: spec for name, spec in core_formats().items() if spec.block == 32}
 RNG = np.random.default_rng(1)
 
 

@@ -1,4 +1,4 @@
-"""The K formats of GGML, 256 elements a block: u8 [n, block bytes] to f32 [n, 256]; they are read, not written.
+"""The K formats of GGML, 256 elements a block: u8 [n, block bytes] to f32 [n, 256].
 
 Source: the block layouts of ggml (``ggml-common.h``). A block is made of groups of 16 or 32 elements; each group has a
 scale, and in Q2_K, Q4_K and Q5_K a minimum that is subtracted, both small integers in units of the block's f16 scales.

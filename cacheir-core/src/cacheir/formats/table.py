@@ -33,7 +33,7 @@ _SCALARS = {
 def core_formats() -> dict[str, QuantFormatSpec]:
     """Name -> format, a new dictionary at each call: what GGML files store.
 
-    The classic block formats (32 elements a block), the K formats (256) and single numbers; the last two are only read.
+    The classic block formats (32 elements a block), the K formats (256), and single numbers, which are only read.
     """
     return {spec.name: spec for spec in (*map(_classic, _CLASSIC), *map(_k_quant, _K), *map(_scalar, _SCALARS))}
 
@@ -58,6 +58,7 @@ def _k_quant(name: str) -> QuantFormatSpec:
         block=256,
         block_bytes=block_bytes,
         unpack=f"cacheir.formats.k_quants:unpack_{name}",
+        pack=f"cacheir.formats.k_quants_pack:pack_{name}",
     )
 
 
