@@ -21,6 +21,7 @@ from cacheir.runtime.executor import (
     Capabilities,
     ExecutorOptions,
     MemoryUse,
+    Row,
     Sink,
     Step,
     StepOutput,
@@ -67,6 +68,7 @@ class NativeExecutor:
         self._host: HostCalls | None = None
         self._split: SplitStepper | None = None
         self._open = False
+        self._slots: set[int] = set()  # those with a last token
 
     def load(self, program: Program, weights: WeightStore) -> None:
         """Pack the weights and write the program's instructions.
@@ -153,11 +155,14 @@ class NativeExecutor:
         self._opened()
         if self._split is not None:
             return self._split.run(step)
+        _check_slots(step.rows, self._slots)
         try:
             out = self._runner.step(step.mode, step.rows)
         except ValueError as error:
             raise RequestError(f"the step cannot be run: {error}") from error
-        return StepOutput(rows=output_rows(step.rows, out))
+        rows = output_rows(step.rows, out)
+        self._slots.update([row.slot for row in rows if row.token is not None])
+        return StepOutput(rows=rows)
 
     def wait(self, ticket: Any) -> StepOutput:
         """The output of ``submit``."""
@@ -172,6 +177,7 @@ class NativeExecutor:
                 raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}, a mask) needs the host")
         if self._split is not None:
             return self._split.run_ahead(step, n, sink)
+        _check_slots(step.rows, self._slots)
         rows, done = step.rows, 0
         while done < n:
             try:
@@ -181,6 +187,7 @@ class NativeExecutor:
             for given in tokens.tolist():
                 sink(token_rows(rows, given))
             done += len(tokens)
+            self._slots.update([row.slot for row in rows])
             if tokens[-1].min() < 0:
                 break
             rows = tuple(
@@ -235,6 +242,7 @@ class NativeExecutor:
         """Let go of weights, pages and threads."""
         self._program, self._runner, self._split, self._open = None, None, None, False
         self._assembled, self._host = None, None
+        self._slots.clear()
 
     def _pools(self, program: Program) -> list[RunnerPool]:
         return [
@@ -254,6 +262,12 @@ class NativeExecutor:
     def _opened(self) -> None:
         if not self._open:
             raise BackendError("the executor has no KV pages yet", hint="call load, then open_pools first")
+
+
+def _check_slots(rows: Sequence[Row], known: set[int]) -> None:
+    for row in rows:
+        if not row.tokens and row.slot not in known:
+            raise RequestError(f"slot {row.slot} is asked to go on, but has no last token")
 
 
 def _is_precise(launches: Mapping[Any, Sequence[Launch]], kernels: Mapping[str, KernelSpec]) -> bool:
