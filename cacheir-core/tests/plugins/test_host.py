@@ -41,6 +41,11 @@ FAULTS = {
     ),
     "plain_interrupt": ("raise KeyboardInterrupt", "failed", "KeyboardInterrupt"),
     "base_exception": ("class Odd(BaseException): pass\nraise Odd('odd')", "failed", "Odd: odd"),
+    "no_text": (
+        "class Mute(Exception):\n    def __str__(self): raise LookupError\nraise Mute",
+        "failed",
+        "Mute: its text cannot be had: LookupError",
+    ),
     "no_python": ("def broken(:", "failed", "SyntaxError"),
     "misspelt": (
         "from cacheir.plugins import hookimpl\n@hookimpl\ndef cacheir_register_pases(): return []",

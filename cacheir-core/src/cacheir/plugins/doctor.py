@@ -12,6 +12,7 @@ from typing import Any
 from cacheir import settings
 from cacheir.errors import CacheIRError
 from cacheir.plugins.distributions import Distribution, installed, requirements
+from cacheir.plugins.fault_text import fault_text
 from cacheir.plugins.guard import TookTooLong, time_limit
 from cacheir.plugins.host import Contribution
 from cacheir.plugins.installation import Installation
@@ -146,7 +147,7 @@ def _references(installation: Installation, plugin: Plugin, closely: bool) -> It
                 continue
             missing = unmet_requirements(error)
             text = f"{label}: {reference} cannot be loaded: "
-            text += "; ".join(map(unmet, missing)) if missing else f"{type(error).__name__}: {error}"
+            text += "; ".join(map(unmet, missing)) if missing else f"{type(error).__name__}: {fault_text(error)}"
             detail = "".join(traceback.format_exception(error)) if closely else ""
             yield Finding("FAIL", text, how_to_install(error), detail)
     for reason, count in waiting.items():
@@ -201,7 +202,9 @@ def _check(spec: Any) -> Finding:
     # A check is a plugin's code; whatever it does is a finding.
     except (Exception, SystemExit, TookTooLong) as error:  # noqa: BLE001
         return Finding(
-            "FAIL", f"check {spec.name} raised {type(error).__name__}: {error}", "the check itself is at fault"
+            "FAIL",
+            f"check {spec.name} raised {type(error).__name__}: {fault_text(error)}",
+            "the check itself is at fault",
         )
     if not isinstance(result, CheckResult):
         return Finding("FAIL", f"check {spec.name} gave {type(result).__name__}, not a CheckResult")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from cacheir import settings
 from cacheir.errors import HookApiMismatch, PluginError, PluginLoadError, UsageError
 from cacheir.plugins.distributions import EntryPoint, entry_points
+from cacheir.plugins.fault_text import fault_text
 from cacheir.plugins.guard import Interrupts, TookTooLong, clean_stdout, time_limit
 from cacheir.plugins.plugin import CORE, Plugin, Problem
 from cacheir.plugins.ref import import_target
@@ -327,7 +328,7 @@ def _call(plugin: Plugin, hook: str, arguments: dict[str, Any]) -> Any:
 
 def _describe(error: BaseException, doing: str) -> Problem:
     """The problem that an exception is; ``doing`` begins the sentence, "" while the plugin was being imported."""
-    text = str(error) or "no message"
+    text = fault_text(error) or "no message"
     if isinstance(error, SystemExit):
         text = f"called sys.exit({error.code!r})"
     elif isinstance(error, TookTooLong):

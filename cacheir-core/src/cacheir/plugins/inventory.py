@@ -8,6 +8,7 @@ from typing import Any
 
 from cacheir.errors import CacheIRError
 from cacheir.plugins.check_module import arguments, hook_specs
+from cacheir.plugins.fault_text import fault_text
 from cacheir.plugins.host import Host
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.kinds import KINDS, Kind
@@ -87,7 +88,7 @@ def probe(spec: BackendSpec) -> str | None:
         return str(error)
     # A probe looks at drivers and libraries, which fail in their own ways; listing must go on.
     except Exception as error:  # noqa: BLE001
-        return f"its probe raised {type(error).__name__}: {error}"
+        return f"its probe raised {type(error).__name__}: {fault_text(error)}"
     return None if answer is None else str(answer)
 
 
