@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert run.exit_code == 0, run.output
     assert "llama with 1 layers, hidden size 64, 310 tokens" in run.output and "cacheir run" in run.output
     assert json.loads((tmp_path / "m" / "config.json").read_text())["vocab_size"] == 310
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes there")
+def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    write_tiny(tmp_path / os.fsdecode(b"\xfe"))
+    assert (tmp_path / os.fsdecode(b"\xfe") / "tokenizer.json").is_file()

@@ -59,7 +59,8 @@ def train_tokenizer(vocab: int) -> Tokenizer:
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
-    tokenizer.save(str(folder / "tokenizer.json"))
+    # Not Tokenizer.save: its errors are no OSError, and it takes no name that is not UTF-8.
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
