@@ -40,7 +40,7 @@ def damaged(tiny: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("way", WAYS)
 def test_c01_greedy(damaged: Path, way: str) -> None:
     with (
-        Runtime(damaged, compile_options=WAYS[way]) as runtime,
+        Runtime(damaged, "cpu", compile_options=WAYS[way]) as runtime,
         pytest.raises(BackendError, match="the logits are not finite"),
     ):
         list(runtime.generate_ids([5, 6, 7], 4))

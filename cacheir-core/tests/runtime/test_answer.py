@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cacheir.errors import BackendError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.request import RequestLimits, admit
 from cacheir.runtime.sampling import SamplingParams
@@ -125,6 +126,34 @@ def test_stats_add_up(fake):
 def test_a_refusal_to_run_ahead_is_reported(fake):
     executor = fake.FakeExecutor(vocab=320)  # the mask of the padded vocabulary needs the host
     with fake.session(fake.open_fake(executor), [1]) as session:
-        assert fake.tokens(session, 12) != []
+        assert fake.tokens(session, 12, temperature=1.0) != []
         assert session.stats.run_ahead_refused == "a mask needs the host"
         assert executor.ahead_calls == []
+
+
+@pytest.mark.parametrize("prompt", [[1], list(range(65, 85))])
+def test_greedy_answers_run_ahead_beside_a_padded_vocabulary(fake, prompt):
+    """Case B21: of 320 ids 60 are unknown, and about every fifth largest logit is one of theirs."""
+    executor = fake.FakeExecutor(vocab=320)
+    history = list(prompt)
+    for _ in range(60):
+        history.append(int(executor.logits(history)[:260].argmax()))
+    model = fake.open_fake(executor, chunk_tokens=8)
+    with fake.session(model, prompt) as session:
+        assert fake.tokens(session, 60) == history[len(prompt) :]
+        assert session.stats.run_ahead_refused == "" and sum(executor.ahead_calls) > 20
+    masked = [row for step in executor.steps for row in step.rows if row.mask is not None]
+    assert 4 < len(masked) < 30 and all(len(row.tokens) == 1 for row in masked)
+    fake.assert_nothing_leaks(model)
+
+
+def test_a_fault_while_an_unknown_id_is_replaced(fake):
+    """The session stands where it stood before the step."""
+    executor = fake.FakeExecutor(vocab=320, script=lambda history: 310)
+    executor.fault = lambda step, row: "the device is gone" if row.mask is not None else None
+    with fake.session(fake.open_fake(executor), [1, 2, 3]) as session:
+        with pytest.raises(BackendError, match="the device is gone"):
+            fake.tokens(session, 5)
+        assert session.ids == (1, 2, 3)
+        executor.fault = lambda step, row: None
+        assert fake.tokens(session, 5) == [0] * 5

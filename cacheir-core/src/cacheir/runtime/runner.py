@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
@@ -15,6 +15,7 @@ from cacheir.runtime.kv_space import KVSpace
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.sequence import Sequence as TokenSequence
 from cacheir.runtime.steps import Part, StepLimits, StepPlan, Wish, plan_step
+from cacheir.runtime.vocabulary_mask import allows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,9 @@ class Outcome:
 class Runner:
     """The only place that changes sequences and pages. One lock: an executor is called by one thread at a time.
 
-    ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every sampled token is held to, None for all ids.
+    ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every token is held to, None for all ids. A greedy
+    row goes without it, so that it stays on the greedy head and may run ahead: what wins among all ids wins among some,
+    if it is one of them. Where it is not, the row's last token is fed once more, with the mask.
     """
 
     def __init__(self, executor: Executor, kv: KVSpace, limits: StepLimits, *, mask: np.ndarray | None = None) -> None:
@@ -83,6 +86,7 @@ class Runner:
             step = Step(mode=plan.mode, rows=rows)
             if plan.ahead == 1 or not self._run_ahead(step, plan.ahead, by_part):
                 self._run_once(step, [work[part.index] for part in plan.parts], by_part)
+            self._choose_again(rows, by_part)
             for part, outcome in zip(plan.parts, by_part):
                 _apply(work[part.index].sequence, part, outcome)
             return outcomes
@@ -130,16 +134,17 @@ class Runner:
         start = sequence.cached
         sequence.tables = self.kv.reserve(sequence.tables, start, start + part.tokens + ahead - 1)
         want = "logits" if part.want == "token" and not self._samples else part.want
+        # Slots are numbered anew, so what a slot remembers is another request's.
+        sampling = item.sampling or _GREEDY
         return Row(
             slot=slot,
             tokens=tuple(sequence.ids[start : start + part.tokens]),
             position=start,
             pages=sequence.tables,
             want=want,
-            # Slots are numbered anew, so what a slot remembers is another request's.
-            sampling=item.sampling or _GREEDY,
+            sampling=sampling,
             draw=item.draw,
-            mask=self._mask if want == "token" else None,
+            mask=self._mask if want == "token" and not sampling.greedy else None,
         )
 
     def _run_once(self, step: Step, work: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
@@ -161,6 +166,8 @@ class Runner:
             now = time.perf_counter()
             for result in rows:
                 outcome = outcomes[result.slot]
+                if self._is_barred(outcome):
+                    continue  # what follows an id that may not be taken is of no use
                 outcome.error = outcome.error or result.error
                 if result.token is not None and not outcome.error:
                     outcome.tokens.append(result.token)
@@ -177,6 +184,33 @@ class Runner:
             self._may_run_ahead = False
             return False
         return True
+
+    def _is_barred(self, outcome: Outcome) -> bool:
+        """Whether the last token is one that the mask forbids."""
+        return self._mask is not None and bool(outcome.tokens) and not allows(self._mask, outcome.tokens[-1])
+
+    def _choose_again(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> None:
+        """One more step for the rows that end in a barred token: what came before it is fed again, with the mask."""
+        barred = [(row, outcome) for row, outcome in zip(rows, outcomes) if self._is_barred(outcome)]
+        if not barred:
+            return
+        began = time.perf_counter()
+        again = []
+        for row, outcome in barred:
+            fed = (*row.tokens, *outcome.tokens)[outcome.fed - 1]
+            position, draw = row.position + outcome.fed - 1, row.draw + len(outcome.tokens) - 1
+            again.append(replace(row, tokens=(fed,), position=position, want_at=(), draw=draw, mask=self._mask))
+        output = self._executor.wait(self._executor.submit(Step(mode="decode", rows=tuple(again))))
+        seconds = time.perf_counter() - began
+        for (_, outcome), result in zip(barred, output.rows, strict=True):
+            outcome.tokens.pop()
+            outcome.seconds[-1] += seconds
+            outcome.error = result.error
+            if result.token is not None:
+                outcome.tokens.append(result.token)
+            else:
+                outcome.fed -= 1
+                outcome.seconds.pop()
 
     def _take(self, row: Row, item: Work, result: RowOutput, outcome: Outcome) -> None:
         outcome.error = result.error

@@ -23,6 +23,11 @@ def known_ids_mask(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
     return packed_mask(known, vocab_size)
 
 
+def allows(mask: np.ndarray, token: int) -> bool:
+    """Whether ``mask`` has the bit of ``token``."""
+    return bool(int(mask[token // 32]) >> token % 32 & 1)
+
+
 def packed_mask(allowed: Iterable[int], vocab_size: int) -> np.ndarray:
     """u32 [ceil(V / 32)]: bit ``i % 32`` of word ``i // 32`` is set where id ``i`` is in ``allowed``."""
     import numpy as np
