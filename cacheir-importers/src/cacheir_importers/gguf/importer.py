@@ -22,6 +22,7 @@ from cacheir_importers.gguf.stored import readable_formats, refuse_scales, store
 from cacheir_importers.gguf.tokenizer_arrays import read_tokenizer
 from cacheir_importers.weight_table import (
     place_weights,
+    some,
     tensor_of,
     unused_note,
     unused_tensors,
@@ -131,6 +132,11 @@ def _header_hash(parts: Sequence[Part], factors: tuple[float, ...]) -> str:
 
 def _unread(metadata: Fields, prefix: str) -> list[str]:
     return [key for key in metadata.unread() if key.startswith(prefix)]
+
+
+def _unknown_types_note(tensors: Mapping[str, tuple[str, TensorEntry]]) -> tuple[str, ...]:
+    unknown = [f"{name} is {entry.type_name}" for name, (_, entry) in tensors.items() if entry.nbytes is None]
+    return (f"tensors of types without a known size: {some(unknown)}",) if unknown else ()
 
 
 def _field_notes(metadata: Fields, prefix: str) -> list[str]:
