@@ -65,9 +65,29 @@ def cacheir_register_tokenizers() -> Iterable[TokenizerSpec]:
         load="cacheir_importers.huggingface.tokenizer:load_tokenizer",
     )
     yield TokenizerSpec(
+        name="sentencepiece",
+        summary="A tokenizer.model of SentencePiece's BPE.",
+        load="cacheir_importers.huggingface.tokenizer_model:load_model",
+    )
+    yield TokenizerSpec(
+        name="tekken",
+        summary="A tekken.json of Mistral.",
+        load="cacheir_importers.huggingface.tekken:load_tekken",
+    )
+    yield TokenizerSpec(
         name="gguf-bpe",
         summary="Byte-level BPE rebuilt from GGUF metadata.",
         load="cacheir_importers.gguf.tokenizer:load_tokenizer",
+    )
+    yield TokenizerSpec(
+        name="gguf-sentencepiece",
+        summary="SentencePiece pieces rebuilt from GGUF metadata.",
+        load="cacheir_importers.gguf.piece_tokenizers:load_sentencepiece",
+    )
+    yield TokenizerSpec(
+        name="gguf-wordpiece",
+        summary="WordPiece rebuilt from GGUF metadata.",
+        load="cacheir_importers.gguf.piece_tokenizers:load_wordpiece",
     )
 
 
@@ -90,4 +110,9 @@ def cacheir_register_commands() -> Iterable[CommandSpec]:
         name="make-tiny",
         help="Write a tiny random model as a Hugging Face folder.",
         app="cacheir_importers.make_tiny:make_tiny",
+    )
+    yield CommandSpec(
+        name="gguf",
+        help="List the metadata and the tensors of a GGUF file.",
+        app="cacheir_importers.gguf.show_header:show_header",
     )
