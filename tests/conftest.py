@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reference_backend() -> Iterator[None]:
+    """A test that names no backend means the one in float32, whatever else is built; the others' tests name theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CACHEIR_BACKEND", "cpu")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,11 @@ def test_names() -> None:
     assert settings.names("CACHEIR_PLUGINS", {"CACHEIR_PLUGINS": " a, b,,c "}) == ("a", "b", "c")
 
 
+def test_a_name() -> None:
+    assert settings.name("CACHEIR_BACKEND", {}) == settings.name("CACHEIR_BACKEND", {"CACHEIR_BACKEND": " "}) == "auto"
+    assert settings.name("CACHEIR_BACKEND", {"CACHEIR_BACKEND": " cuda "}) == "cuda"
+
+
 @pytest.mark.parametrize("text", ["-1", "two", "1.5", "", "٣"])
 def test_a_bad_count(text: str) -> None:
     assert settings.count("CACHEIR_THREADS", {"CACHEIR_THREADS": "12"}) == 12

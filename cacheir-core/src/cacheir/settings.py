@@ -13,7 +13,7 @@ from cacheir.errors import UsageError
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable. ``kind`` is ``flag``, ``names``, ``path``, ``count`` or ``gigabytes``."""
+    """One variable. ``kind`` is ``flag``, ``name``, ``names``, ``path``, ``count`` or ``gigabytes``."""
 
     name: str
     kind: str
@@ -32,6 +32,7 @@ SETTINGS = (
         "CACHEIR_CACHE_DIR", "path", "the platform's cache folder", "where artifacts and what plugins said are kept"
     ),
     Setting("CACHEIR_CACHE_LIMIT_GB", "gigabytes", "20", "the size at which the oldest cached artifacts are dropped"),
+    Setting("CACHEIR_BACKEND", "name", "auto", "the backend of models for which none was named; auto takes the best"),
     Setting("CACHEIR_THREADS", "count", "0", "threads of a backend; 0 means as many as the process may use"),
     Setting("CACHEIR_CHECK_TEXT", "flag", "0", "re-parse the text of each graph after each pass"),
 )
@@ -45,6 +46,11 @@ def flag(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     if text in ("1", "true", "yes", "on"):
         return True
     raise _bad(name, environ, "must be 1 or 0")
+
+
+def name(variable: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The one name that a variable holds, its default where it is not set or empty."""
+    return _text(variable, "name", environ).strip() or _declared(variable, "name").default
 
 
 def names(name: str, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:

@@ -29,6 +29,22 @@ class Backends(dict):
     names = dict.keys
 
 
+@pytest.fixture(autouse=True)
+def no_usual_backend(monkeypatch):
+    monkeypatch.delenv("CACHEIR_BACKEND", raising=False)
+
+
+def test_the_variable_names_the_usual_backend(monkeypatch):
+    monkeypatch.setenv("CACHEIR_BACKEND", "cpu")
+    both = Backends(cpu=None, cuda=None)
+    assert str(choose_backend(both, "auto")) == "cpu: CACHEIR_BACKEND names it"
+    assert choose_backend(both, "cuda").name == "cuda"
+    assert choose_backend(both, "auto", demanded="cuda").name == "cuda"
+    with pytest.raises(BackendUnavailable, match="no driver"):
+        monkeypatch.setenv("CACHEIR_BACKEND", "cuda")
+        choose_backend(Backends(cpu=None, cuda="no driver"), "auto")
+
+
 def test_auto_takes_the_first_that_can_work_and_the_reference_last():
     choice = choose_backend(Backends(cpu=None, cuda="no driver", native="not built"), "auto")
     assert choice.name == "cpu" and choice.refusals == {"cuda": "no driver", "native": "not built"}

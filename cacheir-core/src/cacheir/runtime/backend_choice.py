@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cacheir import settings
 from cacheir.errors import BackendUnavailable, UsageError
 from cacheir.plugins.inventory import probe
 
@@ -31,6 +32,8 @@ class BackendChoice:
 def choose_backend(installation: Installation, asked: str, *, demanded: str = "") -> BackendChoice:
     """The backend for ``asked``, a name or ``auto``; ``demanded`` is what an artifact was compiled for.
 
+    Where neither names one, ``CACHEIR_BACKEND`` may.
+
     Raises UsageError where the two differ, BackendUnavailable with the probes' reasons where none can work.
     """
     from cacheir.artifact.compatibility import find_backend
@@ -46,6 +49,10 @@ def choose_backend(installation: Installation, asked: str, *, demanded: str = ""
     if asked != "auto":
         _check(find_backend(installation, asked))
         return BackendChoice(name=asked, reason="it was asked for", refusals={})
+    usual = settings.name("CACHEIR_BACKEND")
+    if usual != "auto":
+        _check(find_backend(installation, usual))
+        return BackendChoice(name=usual, reason="CACHEIR_BACKEND names it", refusals={})
     refusals: dict[str, str] = {}
     for name in sorted(installation.backends.names(), key=lambda name: (name == LAST_RESORT, name)):
         refusal = probe(find_backend(installation, name))
