@@ -162,3 +162,15 @@ def test_a_refusal_that_raises_names_its_kernel() -> None:
 def test_an_op_that_nobody_defines_is_an_error_with_its_place() -> None:
     with pytest.raises(NoKernelError, match=r"@main: silu \(%y\)"):
         chosen([], ops={})
+
+
+@pytest.mark.parametrize(("name", "varies"), [("linear", True), ("matmul", True), ("silu", False), ("softmax", False)])
+def test_a_meaning_with_a_product_is_named_where_rows_must_not_matter(name: str, varies: bool) -> None:
+    x, weight = Value("x", KIND, "input"), Value("w", TensorType.of("f32", 8, 8), "input")
+    operands = (x, weight) if name in ("linear", "matmul") else (x,)
+    op = Op(name, operands, (Value("y", KIND),))
+    module = Module("decode", (Graph("main", (("T", 1, 8),), operands, (), (op,), op.results),))
+    (choice,) = chosen((), module=module, batch_invariant=True)
+    assert choice.kernel == "" and ("may depend on the number of rows" in choice.reason) == varies
+    (choice,) = chosen((), module=module)
+    assert "number of rows" not in choice.reason

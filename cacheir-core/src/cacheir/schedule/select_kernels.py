@@ -10,6 +10,7 @@ from cacheir.ir.graph import Module, Op
 from cacheir.ir.opdef import OpDef
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import KernelChoice, KernelSpec
+from cacheir.schedule.row_order import meaning_varies
 from cacheir.schedule.schedule import Candidate, Choice
 
 REFERENCE = "reference"  # the name that ``--kernel op=reference`` takes for "no kernel at all"
@@ -30,7 +31,8 @@ class SelectionRules:
 
     ``targets`` are the backend's, best first; ``row_classes`` upper bounds of the row counts, 0 for the last;
     ``forced`` maps ops to the kernel that must run them (``reference`` for none). ``precise`` takes only kernels that
-    compute in f32, ``batch_invariant`` only those whose bits do not depend on the number of rows.
+    compute in f32, as every meaning does, ``batch_invariant`` only those whose bits do not depend on the number of
+    rows. An op that runs by its meaning may break the latter: the reason of its choice says so (``row_order.py``).
     """
 
     target: str
@@ -84,7 +86,7 @@ def choose(
     if op.name not in ops:
         raise NoKernelError(f"{where}: no plugin defines the op {op.name!r}")
     offered = candidates_of(op, kernels.get(op.name, ()), rules.targets)
-    return _choices(op, ops[op.name], offered, rules, selector, mode, where)
+    return _choices(op, ops, offered, rules, selector, mode, where)
 
 
 def candidates_of(op: Op, offered: Sequence[OfferedKernel], targets: tuple[str, ...]) -> list[OfferedKernel]:
@@ -122,7 +124,7 @@ def rows_refusal(kernel: KernelSpec, fewest: int, most: int) -> str:
 
 def _choices(
     op: Op,
-    definition: OpDef,
+    ops: Mapping[str, OpDef],
     offered: Sequence[OfferedKernel],
     rules: SelectionRules,
     selector: Selector | None,
@@ -142,14 +144,14 @@ def _choices(
             kernel.spec.name: refusals[kernel.spec.name] or rows_refusal(kernel.spec, fewest, most)
             for kernel in offered
         }
-        choices.append(_choice(op, definition, offered, reasons, rules, selector, mode, most))
+        choices.append(_choice(op, ops, offered, reasons, rules, selector, mode, most))
         fewest = most + 1
     return tuple(choices)
 
 
 def _choice(
     op: Op,
-    definition: OpDef,
+    ops: Mapping[str, OpDef],
     offered: Sequence[OfferedKernel],
     reasons: Mapping[str, str],
     rules: SelectionRules,
@@ -161,7 +163,9 @@ def _choice(
     forced = rules.forced.get(op.name, "")
     if forced == REFERENCE or not accepting:
         why = "forced by --kernel" if forced == REFERENCE else _nobody(offered, reasons, rules)
-        how = "its reference kernel" if definition.reference is not None else "its decomposition"
+        how = "its reference kernel" if ops[op.name].reference is not None else "its decomposition"
+        if rules.batch_invariant and meaning_varies(op, ops):
+            how += ", whose bits may depend on the number of rows"
         refused = _candidates(offered, reasons, "", why)
         return Choice(rows_up_to=most, kernel="", reason=f"{why}; runs by {how}", candidates=refused)
     taken, reason = accepting[0], _reason(accepting)
