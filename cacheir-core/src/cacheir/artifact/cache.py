@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from cacheir.errors import CacheIRError
 _PROGRAMS = "programs"
 # What is kept beside the programs, each small and made again when it is missing.
 _NOTES = ("commands", "content", "fingerprints", "headers")
+
+# A cache that others filled and that this user may only read is a cache all the same.
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +43,14 @@ def program_path(cache: Path, key: str) -> Path:
 
 
 def mark_used(path: Path) -> None:
-    """Note that the entry at ``path`` was used now; a cache that cannot be written keeps its order."""
+    """Note that the entry at ``path`` was used now; a cache that may only be read keeps its order."""
     try:
         os.utime(path)
-    except OSError:
-        return
+    except FileNotFoundError:
+        return  # another process removed it meanwhile
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            _tell(f"the cached program cannot be marked as used: {error}")
 
 
 def entries(cache: Path) -> list[Entry]:
@@ -63,21 +71,27 @@ def shrink(cache: Path, limit_bytes: float, keep: Path | None = None) -> list[En
     for entry in reversed(listed):
         if total <= limit_bytes:
             break
-        if entry.path != keep and not _is_being_written(entry):
-            remove(entry.path)
+        if entry.path != keep and not _is_being_written(entry) and remove(entry.path):
             removed.append(entry)
             total -= entry.nbytes
     return removed
 
 
-def remove(path: Path) -> None:
-    """Remove one entry: renamed first, so that nobody finds half of it."""
+def remove(path: Path) -> bool:
+    """Remove one entry: renamed first, so that nobody finds half of it.
+
+    False where the system does not allow it, which is said on stderr with its reason.
+    """
     doomed = partial_path(path)
     try:
         os.rename(path, doomed)
-    except OSError:
-        return  # another process was faster
-    shutil.rmtree(doomed, ignore_errors=True)
+        shutil.rmtree(doomed)
+    except FileNotFoundError:
+        return True  # another process was faster
+    except OSError as error:
+        _tell(f"a cached program cannot be removed: {error}")
+        return False
+    return True
 
 
 def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
@@ -85,8 +99,7 @@ def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
     before = time.time() - older_than_days * 86_400 if older_than_days is not None else None
     removed = []
     for entry in entries(cache):
-        if (before is None or entry.used < before) and not _is_being_written(entry):
-            remove(entry.path)
+        if (before is None or entry.used < before) and not _is_being_written(entry) and remove(entry.path):
             removed.append(entry)
     for name in _NOTES:
         for note in _files(cache / name):
@@ -123,3 +136,7 @@ def _is_being_written(entry: Entry) -> bool:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else iter(())
+
+
+def _tell(sentence: str) -> None:
+    print(f"cacheir: {sentence}", file=sys.stderr)
