@@ -124,7 +124,7 @@ def test_bytes_and_user_defined_tokens(tokenizer: LibraryTokenizer) -> None:
     assert pieces(tokenizer, "hello<tool>") == ["▁hello", "<tool>"]
 
 
-def test_equal_scores_join_by_ids_and_better_scores_first() -> None:
+def test_better_scores_are_joined_first() -> None:
     """`he` and `el` compete in `hel`: the better score wins, whatever the ids."""
     tokens = ["<unk>", "h", "e", "l", "he", "el"]
     for scores, expected in (([0, 0, 0, 0, -1, -2], [4, 3]), ([0, 0, 0, 0, -2, -1], [1, 5])):

@@ -8,7 +8,7 @@ Source: SentencePiece's ``bpe_model.cc`` and the tokenizer.json files that were 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models, normalizers
@@ -99,19 +99,19 @@ def build_merged(
 
 def ordered_merges(
     tokens: Sequence[str], scores: Sequence[float], pieces: Collection[int], place: str
-) -> Iterable[tuple[str, str]]:
-    """Every way to make one piece of two, by falling score of what is made; equal scores by the ids of the parts."""
+) -> Iterator[tuple[str, str]]:
+    """Every way to make one piece of two, by falling score of what is made; of equal scores the lower id first."""
     if not all(map(math.isfinite, scores)):
         raise MalformedModelError(f"{place}: a score of the tokenizer is not a finite number")
     known = {tokens[token]: token for token in pieces}
-    ways = []
-    for text, token in known.items():
-        for cut in range(1, len(text)):
-            left, right = known.get(text[:cut]), known.get(text[cut:])
-            if left is not None and right is not None:
-                ways.append((-scores[token], left, right))
-    ways.sort()
-    return ((tokens[left], tokens[right]) for _, left, right in ways)
+    # A large vocabulary has a million ways, so they are made in order and not sorted afterwards.
+    for token in sorted(pieces, key=lambda token: (-scores[token], token)):
+        text = tokens[token]
+        cuts = [cut for cut in range(1, len(text)) if text[:cut] in known and text[cut:] in known]
+        ways = [(text[:cut], text[cut:]) for cut in cuts]
+        if len(ways) > 1:
+            ways.sort(key=lambda way: (known[way[0]], known[way[1]]))
+        yield from ways
 
 
 def unique_ids(tokens: Sequence[str], place: str) -> dict[str, int]:
