@@ -246,6 +246,7 @@ def open_fake(
     max_seq: int = 128,
     kv_tokens: int = 0,
     chunk_tokens: int = 512,
+    on_done: Callable[[Any], None] = lambda stats: None,
     **defaults: Any,
 ) -> OpenModel:
     """An open model over the fake; ``defaults`` are fields of ``GenerationDefaults``."""
@@ -257,6 +258,7 @@ def open_fake(
         page_tokens=executor.page_tokens,
         kv_tokens=kv_tokens,
         chunk_tokens=chunk_tokens,
+        on_done=on_done,
     )
 
 

@@ -353,3 +353,22 @@ def test_sessions_say_when_they_cannot_be_used(fake):
         with pytest.raises(UsageError, match="closed"):
             use()
     fake.assert_nothing_leaks(model)
+
+
+def test_every_answer_that_ends_is_told_once(fake):
+    """Finished, given up and failed; one that was never begun is none."""
+    executor, told = fake.FakeExecutor(), []
+    with fake.session(fake.open_fake(executor, on_done=told.append), [1, 2, 3]) as session:
+        fake.tokens(session, 5)
+        assert told == [session.stats] and told[0].finish_reason == "length"
+        session.generate(SamplingParams(max_tokens=5))
+        assert len(told) == 1
+        pieces = session.generate(SamplingParams(max_tokens=5, ignore_eos=True))
+        next(pieces)
+        pieces.close()
+        assert [stats.finish_reason for stats in told] == ["length", ""] and told[1].sampled_tokens == 1
+        executor.fault = lambda step, row: "the logits are not finite"
+        with pytest.raises(BackendError, match="not finite"):
+            fake.tokens(session, 5)
+        assert [stats.finish_reason for stats in told] == ["length", "", ""]
+        assert told[2].sampled_tokens == 0 and 0 < told[2].ttft_ms <= told[2].total_ms

@@ -46,7 +46,7 @@ class AnswerClock:
         return max(1, min(remaining, MAX_AHEAD, int(AHEAD_SECONDS / max(slowest, 1e-9))))
 
     def stats(self, answer: Answer, sampling: SamplingParams, cache: CacheStats, refused: str) -> GenerationStats:
-        """The record of the answer, which has ended."""
+        """The record of the answer, which has ended; its ``finish_reason`` is "" where it was given up or failed."""
         now = time.perf_counter()
         return GenerationStats(
             prompt_tokens=self._prompt_tokens,
@@ -55,7 +55,7 @@ class AnswerClock:
             discarded_tokens=self._discarded,
             prefill_ms=1e3 * self._prefill_seconds,
             decode_ms=tuple(1e3 * seconds for seconds in self._decode_seconds),
-            ttft_ms=1e3 * (self._first - self._began),
+            ttft_ms=1e3 * ((self._first or now) - self._began),
             total_ms=1e3 * (now - self._began),
             prefill_chunks=self._chunks,
             finish_reason=answer.finish_reason or "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from cacheir.runtime.tokenizer import Tokenizer
 from cacheir.runtime.vocabulary_mask import known_ids_mask
 
 if TYPE_CHECKING:
+    from cacheir.runtime.stats import GenerationStats
     from cacheir.schedule.program import Program
 
 # A longer prompt runs in parts, so that other requests get a turn in between and buffers stay small.
@@ -30,7 +32,10 @@ LEAST_KV_TOKENS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class OpenModel:
-    """One loaded model. ``limits.max_seq`` is what a sequence can really have, which the KV pool may limit."""
+    """One loaded model. ``limits.max_seq`` is what a sequence can really have, which the KV pool may limit.
+
+    ``on_done`` is told the statistics of each answer that ends.
+    """
 
     program: Program
     executor: Executor
@@ -39,6 +44,7 @@ class OpenModel:
     encoder: PromptEncoder
     limits: RequestLimits
     kv_groups: tuple[KVType, ...]  # the program's, with the storage format in force
+    on_done: Callable[[GenerationStats], None] = lambda stats: None
 
     @property
     def generation(self) -> GenerationDefaults:
@@ -55,6 +61,7 @@ def open_model(
     kv_tokens: int = 0,
     chunk_tokens: int = CHUNK_TOKENS,
     kv_dtype: str = "",
+    on_done: Callable[[GenerationStats], None] = lambda stats: None,
 ) -> OpenModel:
     """Opens the pools of ``executor``, which has loaded ``program``, and joins the parts.
 
@@ -88,6 +95,7 @@ def open_model(
         runner=Runner(executor, kv, step_limits, mask=known_ids_mask(known, vocab_size)),
         tokenizer=known,
         encoder=PromptEncoder(known, program.generation),
+        on_done=on_done,
         kv_groups=tuple(replace(kind, dtype=kv_dtype or kind.dtype) for kind in program.groups),
         limits=RequestLimits(
             max_seq=min(program.max_seq, kv.capacity_tokens) if program.groups else program.max_seq,

@@ -69,6 +69,7 @@ def open_anything(
             kv_tokens=options.kv_tokens,
             chunk_tokens=options.chunk_tokens,
             kv_dtype=executor_options.kv_dtype,
+            on_done=lambda stats: installation.observe("cacheir_request_done", stats=stats),
         )
     except BaseException:
         executor.close()

@@ -172,6 +172,7 @@ class Session:
                     # The ending token, and all that was computed beyond it, is no part of the conversation.
                     model.runner.release(sequence, began + len(ids))
                     self._stats = clock.stats(answer, sampling, self.cache, model.runner.refused_ahead)
+                    model.on_done(self._stats)
                     yield Piece(text, ids, answer.finish_reason)
                     return
                 # A chunk of the prompt gives an empty piece: between any two steps a caller may give up.
@@ -180,6 +181,8 @@ class Session:
                     raise BackendError(outcome.error)
         finally:
             self._answering = False
+            if answer.finish_reason is None:  # given up, or an error
+                model.on_done(clock.stats(answer, sampling, self.cache, model.runner.refused_ahead))
 
     def _step(self, want: str, *, sampling: SamplingParams | None = None, draw: int = 0, ahead: int = 1) -> Outcome:
         """One step of this sequence alone. An error that cost the whole step is raised; see ``Outcome`` for others."""
