@@ -166,8 +166,3 @@ def main_sizes(inputs: Mapping[str, Any]) -> dict[str, int]:
     if "page_table" in inputs:
         sizes["M"] = inputs["page_table"].shape[1]
     return sizes
-
-
-def shape_of(buffer: Buffer, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a buffer in a step with main's ``sizes``."""
-    return tuple(size.substitute(buffer.sizes).evaluate(sizes) for size in buffer.type.shape)

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.ir.dtypes import numpy_dtype
-from cacheir.ir.types import KVType
+from cacheir.ir.types import KVType, TensorType, Type
 from cacheir.reference.interpreter import Interpreter
 from cacheir.schedule.flatten import Launch, Place
 from cacheir.weights.store import WeightStore
-from cacheir_native.assemble import shape_of
 from cacheir_native.code import Buffer, HostCall
 from cacheir_native.runner_pool import RunnerPool
 
@@ -34,14 +33,17 @@ class HostCalls:
         """``inputs`` and ``sizes`` are the step's."""
         arena = self._runner.arena()
         own_sizes = {name: size.evaluate(sizes) for name, size in call.launch.sizes.items()}
+        # A reshaped value lies in the buffer of the one it is made of: its own shape is the place's.
         operands = [
-            _view(arena, operand, places, sizes) if isinstance(operand, Buffer) else self._given(operand, inputs)
-            for operand in call.operands
+            _view(arena, places[operand], place.type, own_sizes)
+            if isinstance(operand, Buffer)
+            else self._given(operand, inputs)
+            for operand, place in zip(call.operands, call.launch.reads)
         ]
         results = self._apply(call.launch, operands, own_sizes)
-        for buffer, result in zip(call.results, results):
+        for buffer, place, result in zip(call.results, call.launch.writes, results):
             if buffer is not None:
-                _view(arena, buffer, places, sizes)[...] = result
+                _view(arena, places[buffer], place.type, own_sizes)[...] = result
 
     def run_head(self, launches: Sequence[Launch], given: Mapping[str, Array]) -> Array:
         """What a head yields for ``given``, its inputs by name."""
@@ -72,10 +74,10 @@ class HostCalls:
         return inputs[place.name]
 
 
-def _view(arena: NDArray[np.uint8], buffer: Buffer, places: Mapping[Buffer, int], sizes: Mapping[str, int]) -> Array:
-    shape = shape_of(buffer, sizes)
-    dtype = np.dtype(numpy_dtype(buffer.type.dtype))
-    start = places[buffer]
+def _view(arena: NDArray[np.uint8], start: int, type_: Type, sizes: Mapping[str, int]) -> Array:
+    assert isinstance(type_, TensorType)
+    shape = type_.sizes(sizes)
+    dtype = np.dtype(numpy_dtype(type_.dtype))
     flat: Array = arena[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype)
     return flat.reshape(shape)
 

@@ -122,7 +122,9 @@ def rope(launch: Launch) -> Form:
 
 def kv_append(launch: Launch) -> Form:
     """Keys and values into the pool; ``layer`` is the model's number here."""
-    return Form("kv_append", {"k": 1, "v": 2}, {}, {}, _pool(launch, 0))
+    heads, head_dim = _shape(launch.reads[1])[1:]
+    numbers: dict[str, int | float] = {"kv_heads": heads, "head_dim": head_dim}
+    return Form("kv_append", {"k": 1, "v": 2}, {}, {}, numbers | _pool(launch, 0))
 
 
 def paged_attention_prefill(launch: Launch) -> Form:

@@ -29,6 +29,10 @@ def _append_in_qkv(code: Code, append: Instruction) -> None:
     between = code.steps[code.steps.index(maker) + 1 : code.steps.index(append)]
     if any(isinstance(step, HostCall) or step.numbers.get("group") == append.numbers["group"] for step in between):
         return  # what lies between may read the pool as it was
+    if "cos" not in maker.reads:  # heads that nothing turns may be cut as the pool wants them
+        maker.numbers["heads"] = maker.writes["q"].width // int(append.numbers["head_dim"])
+    elif any(maker.numbers[name] != append.numbers[name] for name in ("kv_heads", "head_dim")):
+        return
     maker.numbers |= append.numbers
     del maker.writes["k"], maker.writes["v"]
     maker.launches += append.launches
