@@ -56,7 +56,7 @@ def upcycle(dense: Path, folder: Path, family: str, **changes: Any) -> None:
 
 def answers(folder: Path) -> tuple[np.ndarray, list[int]]:
     """Logits of a prompt and of tokens after it, and greedy tokens."""
-    with Runtime(folder, page_tokens=3, chunk_tokens=8) as runtime:
+    with Runtime(folder, backend="cpu", page_tokens=3, chunk_tokens=8) as runtime:
         with runtime.session() as session:
             session.append(PROMPT)
             logits = [session.logits()]

@@ -148,7 +148,7 @@ def test_the_twin_has_the_logits_of_the_folder(tmp_path: Path, family: str) -> N
     model = import_gguf(tmp_path / "twin.gguf", {})
     assert model.unread == ()
     expected = transformers_oracle(tmp_path / "model")(PROMPT)
-    with Runtime(tmp_path / "twin.gguf") as runtime, runtime.session() as session:
+    with Runtime(tmp_path / "twin.gguf", backend="cpu") as runtime, runtime.session() as session:
         session.append(PROMPT[:-4])
         made = [session.logits()]
         for token in PROMPT[-4:]:

@@ -34,7 +34,7 @@ def decoder(family: str, layers: int = 4, **changes: Any) -> DecoderSpec:
 def apart(folder: Path, ids: list[int] = PROMPT, **options: Any) -> float:
     """How far logits of prefill and of decoding the last tokens are from transformers'."""
     expected = transformers_oracle(folder)(ids)
-    with Runtime(folder, **options) as runtime, runtime.session() as session:
+    with Runtime(folder, backend="cpu", **options) as runtime, runtime.session() as session:
         session.append(ids[:-3])
         made = [session.logits()]
         for token in ids[-3:]:

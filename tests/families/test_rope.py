@@ -141,8 +141,12 @@ def test_b07_beyond_the_switch_is_refused(tmp_path: Path) -> None:
     scaling = {"type": "longrope", "original_max_position_embeddings": 32, **table}
     write_tiny(tmp_path / "model", changes={"rope_scaling": scaling})
     with pytest.raises(UsageError, match="max_seq is 64, but the model has 32 positions"):
-        Runtime(tmp_path / "model", max_seq=64)
-    with Runtime(tmp_path / "model") as runtime, runtime.session() as session, pytest.raises(RequestTooLong):
+        Runtime(tmp_path / "model", backend="cpu", max_seq=64)
+    with (
+        Runtime(tmp_path / "model", backend="cpu") as runtime,
+        runtime.session() as session,
+        pytest.raises(RequestTooLong),
+    ):
         session.append([5] * 33)
 
 

@@ -126,7 +126,7 @@ def _gemma(shape: TinyShape, architecture: str, model_type: str) -> dict[str, An
 
 
 def _gemma2(shape: TinyShape) -> dict[str, Any]:
-    caps = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 15.0}
+    caps = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 30.0}
     return {**_gemma(shape, "Gemma2ForCausalLM", "gemma2"), **caps, **_end(shape)}
 
 
@@ -168,4 +168,19 @@ TINY_FAMILIES: dict[str, Callable[[TinyShape], dict[str, Any]]] = {
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "smollm3": _smollm3,
+}
+
+# Seeds whose greedy answers lead by more than 0.1 at each of 64 tokens, so that none hangs on the order of additions.
+TINY_SEEDS = {
+    "llama": 9199,
+    "gemma2": 91,
+    "gemma3": 30,
+    "granite": 40,
+    "mistral": 3,
+    "mixtral": 5,
+    "phi3": 9,
+    "qwen2": 21,
+    "qwen3": 6,
+    "qwen3_moe": 1,
+    "smollm3": 10,
 }
