@@ -30,7 +30,7 @@ class PluginLoadError(PluginError):
 
 
 class PluginConflictError(PluginError):
-    """Two plugins registered one name."""
+    """Two plugins registered one name. Not raised yet: registries keep the first and name both on stderr."""
 
 
 class HookApiMismatch(PluginError):
@@ -172,19 +172,19 @@ class RequestTooLong(RequestError):
 
 
 class QueueFull(RequestError):
-    """The queue's limit is reached."""
+    """The queue's limit is reached. Not raised yet: comes with the scheduler."""
 
     status = 429
 
 
 class DeadlineExceeded(RequestError):
-    """The request's deadline passed before it was done."""
+    """The request's deadline passed before it was done. Not raised yet: comes with the scheduler."""
 
     status = 504
 
 
 class RequestCancelled(RequestError):
-    """The client went away or took the request back."""
+    """The client went away or took the request back. Not raised yet: comes with the server."""
 
     status = 499
 

@@ -30,7 +30,8 @@ class BackendSpec:
     row_classes: tuple[int, ...] = ()
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
-    options: Lazy[type] | None = None  # a frozen dataclass of what ExecutorOptions.extra may hold
+    # A frozen dataclass of what ExecutorOptions.extra may hold; nothing fills or checks ``extra`` yet.
+    options: Lazy[type] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -42,7 +43,10 @@ class BackendSpec:
 
 @record(level=STABLE)
 class SamplerSpec:
-    """A way to pick tokens. ``factory(params) -> Sampler``, which takes logits f32 [B, V] to one id for each row."""
+    """A way to pick tokens. ``factory(params) -> Sampler``, which takes logits f32 [B, V] to one id for each row.
+
+    Nothing asks for one yet: a request has no field that names a sampler.
+    """
 
     name: str
     summary: str
