@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheir import Runtime, compile_model
+from cacheir.artifact.card import CompileOptions
 from cacheir.errors import RequestError, UsageError
 
 PROMPT = "The same prompt"
@@ -40,6 +41,8 @@ def test_an_artifact_folder_gives_the_same(artifact, golden):
         assert list(rt.generate_ids(golden[0], 24, ignore_eos=True)) == golden[1]
     with pytest.raises(UsageError, match="compiled for 2048 positions, not 64"):
         Runtime(artifact, max_seq=64)
+    with pytest.raises(UsageError, match="kernels that may round"):
+        Runtime(artifact, compile_options=CompileOptions(precise=True))
     with pytest.raises(UsageError, match="no-such-model"):
         Runtime("no-such-model")
 

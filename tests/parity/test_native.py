@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,16 @@ def test_both_modes_give_the_same_answer(precise: Runtime, rounded: Runtime) -> 
     answer = run["generated_text"].removesuffix("<|im_end|>")
     assert "".join(precise.chat(QUESTION, max_new_tokens=40)) == answer
     assert "".join(rounded.chat(QUESTION, max_new_tokens=40)) == answer
+
+
+def test_precise_on_the_command_line(smollm2_path: Path) -> None:
+    run = GOLDEN["runs"][0]
+    words = ["run", str(smollm2_path), "--prompt", run["prompt"], "--max-new-tokens", "8", "--max-seq", "256"]
+    words += ["--backend", "native", "--precise"]
+    done = subprocess.run([sys.executable, "-m", "cacheir", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert run["generated_text"].startswith(done.stdout.removesuffix("\n"))
+    assert len(done.stdout) > 8
 
 
 def test_rounded_logits_are_near(precise: Runtime, rounded: Runtime) -> None:

@@ -40,6 +40,7 @@ def benchmark(
     threads: int = model_options.THREADS,
     max_seq: int = model_options.MAX_SEQ,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
+    precise: bool = model_options.PRECISE,
     suite: str = typer.Option(
         "", help="Run a plugin's suite instead; `cacheir plugins list --kind benchmarks` lists them."
     ),
@@ -59,7 +60,13 @@ def benchmark(
         raise UsageError("there is no model to measure", hint="cacheir benchmark MODEL, or --suite NAME")
     report: dict[str, Any] = {"format": FORMAT}
     with model_options.open_runtime(
-        model, backend=backend, threads=threads, max_seq=max_seq, batch_invariant=batch_invariant, unfuse=[]
+        model,
+        backend=backend,
+        threads=threads,
+        max_seq=max_seq,
+        batch_invariant=batch_invariant,
+        precise=precise,
+        unfuse=[],
     ) as runtime:
         ids = runtime.encode(prompt)
         measurement = measure(runtime, ids, decode_tokens=decode_tokens, repeats=repeats, warmup=warmup, progress=say)
@@ -72,6 +79,7 @@ def benchmark(
             "backend": runtime.backend_choice.name,
             "backend_reason": runtime.backend_choice.reason,
             "batch_invariant": runtime.artifact.card.options.batch_invariant,
+            "precise": runtime.artifact.card.options.precise,
             "threads": threads,
             "max_seq": runtime.artifact.card.max_seq,
             "repeats": repeats,
@@ -83,6 +91,7 @@ def benchmark(
     if start_up:
         words = ["--backend", backend, "--threads", str(threads), "--max-seq", str(max_seq)]
         words += ["--batch-invariant"] if batch_invariant else []
+        words += ["--precise"] if precise else []
         report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
     report["environment"] = environment()
     _emit(report, output)

@@ -38,6 +38,7 @@ def chat(
     threads: int = model_options.THREADS,
     max_seq: int = model_options.MAX_SEQ,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
+    precise: bool = model_options.PRECISE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what each answer cost."),
 ) -> None:
@@ -57,6 +58,7 @@ def chat(
         threads=threads,
         max_seq=max_seq,
         batch_invariant=batch_invariant,
+        precise=precise,
         unfuse=unfuse,
     ) as runtime:
         # A model without a template is refused before the first question, not after it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from cacheir.artifact.card import CompileOptions
 from cacheir.cli.output import say
 from cacheir.runtime.runtime import Runtime
 
@@ -14,11 +15,21 @@ MAX_SEQ = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's o
 BATCH_INVARIANT = typer.Option(
     False, "--batch-invariant", help="Take only kernels whose bits do not depend on what runs beside a row."
 )
+PRECISE = typer.Option(
+    False, "--precise", help="Take only kernels that compute in f32: slower on some backends, and closest to the model."
+)
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 
 
 def open_runtime(
-    model: str, *, backend: str, threads: int, max_seq: int, batch_invariant: bool, unfuse: list[str]
+    model: str,
+    *,
+    backend: str,
+    threads: int,
+    max_seq: int,
+    batch_invariant: bool,
+    precise: bool,
+    unfuse: list[str],
 ) -> Runtime:
     """The open model; what takes long, and which kernels had to be replaced here, is said on standard error."""
     runtime = Runtime(
@@ -28,6 +39,7 @@ def open_runtime(
         max_seq=max_seq,
         batch_invariant=batch_invariant,
         unfuse=unfuse,
+        compile_options=CompileOptions(precise=precise),
         progress=say,
     )
     for note in runtime.artifact.notes:

@@ -35,6 +35,7 @@ def run(
     threads: int = model_options.THREADS,
     max_seq: int = model_options.MAX_SEQ,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
+    precise: bool = model_options.PRECISE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what it cost."),
     as_json: bool = typer.Option(False, "--json", help="Print ids, text and costs as JSON once it is done."),
@@ -59,6 +60,7 @@ def run(
         threads=threads,
         max_seq=max_seq,
         batch_invariant=batch_invariant,
+        precise=precise,
         unfuse=unfuse,
     ) as runtime:
         ids = runtime.chat_ids(_messages(text, system)) if chat else runtime.encode(text)

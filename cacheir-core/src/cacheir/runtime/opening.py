@@ -130,6 +130,10 @@ def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
         raise UsageError(
             f"{path} was not compiled batch-invariant", hint="compile the model again with --batch-invariant"
         )
+    if wanted.precise and not card.options.precise:
+        raise UsageError(
+            f"{path} was compiled with kernels that may round", hint="compile the model again with --precise"
+        )
     if wanted.max_seq and wanted.max_seq != card.max_seq:
         raise UsageError(
             f"{path} was compiled for {card.max_seq} positions, not {wanted.max_seq}",
