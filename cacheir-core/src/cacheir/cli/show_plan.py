@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cacheir.cli.output import size_text, table
-from cacheir.ir.dtypes import dtype_bytes, is_dtype
-from cacheir.ir.types import KVType, Type
 from cacheir.schedule.memory_plan import MemoryPlan
 from cacheir.schedule.program import Program
 from cacheir.schedule.record_json import to_json
@@ -75,7 +73,7 @@ def memory_text(program: Program, mode: str) -> str:
 def state_and_weights_text(program: Program) -> str:
     """Bytes of the KV state for each token, and of the weights by format."""
     rows = [
-        (number, kind, len(layers), size_text(kv_token_bytes(kind)))
+        (number, kind, len(layers), size_text(kind.layers * kind.token_bytes))
         for number, (kind, layers) in enumerate(zip(program.groups, program.group_layers))
     ]
     kv = table(("GROUP", "STATE", "LAYERS", "BYTES A TOKEN"), rows, right=("BYTES A TOKEN",))
@@ -100,13 +98,6 @@ def weight_formats(program: Program) -> dict[str, tuple[int, int]]:
         count, nbytes = found.get(source.format, (0, 0))
         found[source.format] = (count + 1, nbytes + source.nbytes)
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
-
-
-def kv_token_bytes(kind: Type) -> float:
-    """Bytes of keys and values of one token in all layers of a group."""
-    assert isinstance(kind, KVType)
-    element = dtype_bytes(kind.dtype) if is_dtype(kind.dtype) else 1
-    return 2 * kind.layers * kind.heads * kind.head_dim * element
 
 
 def _entries(schedule: Schedule, graph: str) -> Iterator[tuple[str, Entry]]:

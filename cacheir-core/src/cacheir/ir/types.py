@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cacheir.ir.dims import Dim, DimLike, dim
+from cacheir.ir.dtypes import dtype_bytes, is_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class KVType:
     head_dim: int
     dtype: str
     window: int = 0
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of one token in one layer; scales of int8 and fp8 are not counted."""
+        element = dtype_bytes(self.dtype) if is_dtype(self.dtype) else 1
+        return 2 * self.heads * self.head_dim * element
 
     def __str__(self) -> str:
         window = f", window={self.window}" if self.window else ""

@@ -6,11 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cacheir.ir.dtypes import dtype_bytes
 from cacheir.ir.types import KVType
-
-# Storage formats that are no element type of the IR, in bytes of an element; their scales are not counted.
-_STORAGE_BYTES = {"int8": 1, "fp8": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,20 +97,15 @@ def cache_stats(
     """The cache of a sequence that holds ``tokens`` positions in ``pages`` of each group."""
     layers = {}
     for number, (kind, members) in enumerate(zip(groups, group_layers, strict=True)):
-        page_bytes = 2 * kind.heads * page_tokens * kind.head_dim * _element_bytes(kind.dtype)
         for layer in members:
             layers[layer] = LayerCache(
                 group=number,
                 tokens=tokens,
                 pages=pages[number],
                 shared_pages=shared_pages[number],
-                nbytes=pages[number] * page_bytes,
+                nbytes=pages[number] * page_tokens * kind.token_bytes,
             )
     return CacheStats(page_size=page_tokens, layers=layers)
-
-
-def _element_bytes(name: str) -> int:
-    return _STORAGE_BYTES[name] if name in _STORAGE_BYTES else dtype_bytes(name)
 
 
 def _rate(count: int, milliseconds: float) -> float:
