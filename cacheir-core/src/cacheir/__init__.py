@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cacheir.compile import compile_model
     from cacheir.plugins.markers import hookimpl
+    from cacheir.runtime.run_module import run_module
     from cacheir.runtime.runtime import Runtime
 
 __version__ = "0.1.0"
 
-__all__ = ["Runtime", "__version__", "compile_model", "hookimpl"]
+__all__ = ["Runtime", "__version__", "compile_model", "hookimpl", "run_module"]
 
 _PLACES = {
     "compile_model": "cacheir.compile:compile_model",
     "Runtime": "cacheir.runtime.runtime:Runtime",
+    "run_module": "cacheir.runtime.run_module:run_module",
     "hookimpl": "cacheir.plugins.markers:hookimpl",
 }
 

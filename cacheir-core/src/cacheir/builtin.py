@@ -23,6 +23,7 @@ COMMANDS = (
     ("export", "Write a graph as text, JSON or DOT.", "cacheir.cli.export:app"),
     ("passes", "List passes and planning steps in the order in which they would run.", "cacheir.cli.passes:app"),
     ("run", "Generate text.", "cacheir.cli.run:app"),
+    ("execute", "Run a plain graph (ONNX, StableHLO) on arrays.", "cacheir.cli.execute:app"),
     ("chat", "Talk to a model.", "cacheir.cli.chat:app"),
     ("models", "List the named models that are installed.", "cacheir.cli.models:app"),
     (

@@ -28,10 +28,11 @@ from cacheir.artifact.weights_manifest import linked_manifest
 from cacheir.artifact.write import Contents, check_place, write_artifact
 from cacheir.errors import ArtifactError, LoweringError, ModelError, UnsupportedModelError, UsageError
 from cacheir.ir.graph import Module
-from cacheir.models.decoder_graph import SizeLimits, build_logical, weight_types
+from cacheir.models.decoder_graph import SizeLimits, build_logical
 from cacheir.models.find_model import ModelSource, find_importer, find_path, open_model
-from cacheir.models.imported import ImportedModel
+from cacheir.models.imported import PLAIN_MODE, ImportedModel
 from cacheir.pipeline.program import PipelineOptions, PipelineResult, run_pipeline
+from cacheir.pipeline.unpack_recipes import imported_weight_types, with_recipes
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.specs import BackendSpec
 from cacheir.schedule.build_schedule import build_schedule
@@ -44,6 +45,7 @@ from cacheir.schedule.select_kernels import select_kernels
 
 # A context that nobody asked for may be longer than this machine has memory for its keys.
 DEFAULT_MAX_SEQ = 8192
+LARGEST_LIMIT = (1 << 31) - 1  # token numbers and positions are i32
 DEFAULT_OPTIONS = CompileOptions()
 
 Progress = Callable[[str], None]
@@ -208,10 +210,11 @@ class _Work:
         """The steps from a model to a program, in order; nothing is read of the weights and nothing is written."""
         limits = self.limits(model)
         logical = self.build(model, limits)
-        self.progress(f"running the passes for {' and '.join(self.options.modes)}")
+        options = replace(self.options, modes=self.modes(model))
+        self.progress(f"running the passes for {' and '.join(options.modes)}")
         result = self.run_passes(logical, model, limits)
         self.progress(f"choosing kernels and planning memory for {self.backend.name}")
-        schedules = {mode: self.schedule(module) for mode, module in result.modules.items()}
+        schedules = {mode: self.schedule(module, options) for mode, module in result.modules.items()}
         use_of = buffer_uses(self.installation)
         plans = {mode: plan_memory(module, schedules[mode], use_of) for mode, module in result.modules.items()}
         weights = program_weights(result.modules.values())
@@ -235,8 +238,12 @@ class _Work:
         )
         program = run_plan_steps(program, self.backend)
         lock = make_lock(facts, self.options, self.backend, self.plugins)
-        card = make_card(program, model, lock, self.options, self.backend, self.installation)
+        card = make_card(program, model, lock, options, self.backend, self.installation)
         return _Compiled(program=program, card=card, lock=lock, facts=facts, result=result, root=model.root)
+
+    def modes(self, model: ImportedModel) -> tuple[str, ...]:
+        """What is compiled: the modes asked for, or the one mode of a plain graph."""
+        return self.options.modes if model.spec else (PLAIN_MODE,)
 
     def limits(self, model: ImportedModel) -> SizeLimits:
         """The upper bounds of the named sizes. UsageError for a context that the model was not made for."""
@@ -255,10 +262,11 @@ class _Work:
         if model.spec is None:
             if model.module is None:
                 raise ModelError(f"importer {model.importer!r} gave neither a decoder nor a graph")
-            return model.module
+            return with_recipes(model.module, model)
         families = self.installation.families.by_name()
-        types = weight_types(model.sources)
-        return build_logical(model.spec, types, ops=self.installation.ops.by_name(), families=families, limits=limits)
+        types = imported_weight_types(model)
+        ops = self.installation.ops.by_name()
+        return with_recipes(build_logical(model.spec, types, ops=ops, families=families, limits=limits), model)
 
     def run_passes(self, logical: Module, model: ImportedModel, limits: SizeLimits) -> PipelineResult:
         """All passes and program steps, each verified and recorded."""
@@ -273,16 +281,16 @@ class _Work:
                 limits=limits,
                 requests=self.options.passes,
                 skips=self.options.skip_passes,
-                modes=self.options.modes,
+                modes=self.modes(model),
                 check_text=settings.flag("CACHEIR_CHECK_TEXT"),
             ),
             observe=self.installation.observe,
         )
 
-    def schedule(self, module: Module) -> Schedule:
+    def schedule(self, module: Module, options: CompileOptions) -> Schedule:
         """One kernel for each op and row class, and the launches over buffers."""
         offered = offered_kernels(self.installation)
-        rules = selection_rules(self.options, self.backend)
+        rules = selection_rules(options, self.backend)
         ops = self.installation.ops.by_name()
         choices = select_kernels(module, ops, offered, rules, self.installation.select_kernel)
         return build_schedule(
@@ -327,6 +335,7 @@ class _Work:
             weights_root=compiled.root,
             has_location=False,
             formats=self.installation.quant_formats.by_name(),
+            unpackers=self.installation.unpackers.by_name(),
             origin="compiled",
             made_records=compiled.result.records,
         )
@@ -354,11 +363,11 @@ def check_options(options: CompileOptions) -> None:
             f"quant={options.quant!r}: this version runs weights in the format in which they are stored",
             hint="quantisers come with 0.2; a GGUF file that is quantised already runs as it is",
         )
-    for name in ("max_rows", "max_tokens"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"{name} must be at least 1, not {getattr(options, name)}")
-    if options.max_seq < 0:
-        raise UsageError(f"max_seq must be at least 1, or 0 for the model's own limit, not {options.max_seq}")
+    for name, least in (("max_rows", 1), ("max_tokens", 1), ("max_seq", 0)):
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_LIMIT:
+            zero = " (0: the model's own limit)" if least == 0 else ""
+            raise UsageError(f"{name} must be an integer from {least} to {LARGEST_LIMIT}{zero}, not {value!r}")
     known = CompileOptions.modes
     if not options.modes or any(mode not in known for mode in options.modes):
         raise UsageError(f"mode must name some of {', '.join(known)}, not {list(options.modes)}")

@@ -36,6 +36,18 @@ def test_transpose_agrees_with_numpy(shape: list[int], data: st.DataObject) -> N
     assert made("transpose", [str(TensorType.of("f16", *shape))], axes=axes) == TensorType.of("f16", *result.shape)
 
 
+def test_unpack_makes_what_is_declared_of_dense_tensors() -> None:
+    assert made("unpack", ["i32[8, 1]", "f16[1, 8]"], "f16[8, 8]", method="awq", group=8) == parse_type("f16[8, 8]")
+    for operands, declared, attrs in (
+        (["i32[8]"], "f16[8]", {}),
+        (["i32[8]"], "f16[8]", {"method": 3}),
+        (["q4_1<f32>[1, 32]"], "f16[1, 32]", {"method": "awq"}),
+        (["f16[1, 32]"], "q4_1<f32>[1, 32]", {"method": "awq"}),
+    ):
+        with pytest.raises(TypeRuleError):
+            made("unpack", operands, declared, **attrs)
+
+
 def test_cast_quantize_and_pack() -> None:
     assert made("cast", ["f16[2, 3]"], dtype="f32") == parse_type("f32[2, 3]")
     assert made("quantize", ["f16[2, 32]"], format="q8_0") == parse_type("q8_0<f16>[2, 32]")

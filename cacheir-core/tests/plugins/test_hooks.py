@@ -112,6 +112,13 @@ def test_cacheir_register_quant_formats(plugin: Any) -> None:
     assert found.bits_per_weight == 4.5
 
 
+def test_cacheir_register_unpackers(plugin: Any) -> None:
+    record = 'UnpackerSpec(name="awq", summary="", run="one_plugin:unpack")'
+    assert (
+        registered(plugin(source("cacheir_register_unpackers", record)), "unpackers", "awq").run == "one_plugin:unpack"
+    )
+
+
 def test_cacheir_register_quantizers(plugin: Any) -> None:
     record = 'QuantSpec(name="all-q8", summary="", formats=("q8_0",), plan="one_plugin:plan")'
     found = registered(plugin(source("cacheir_register_quantizers", record)), "quantizers", "all-q8")

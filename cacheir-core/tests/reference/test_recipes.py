@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cacheir.errors import ModelError
+from cacheir.errors import ModelError, PluginError
 from cacheir.formats.quant_array import QuantArray
 from cacheir.formats.table import core_formats
 from cacheir.ir.graph import Graph, Value, Weight
 from cacheir.ir.types import QuantType, TensorType
 from cacheir.ir.weights import Derived, Stored
+from cacheir.plugins import UnpackerSpec
 from cacheir.reference.bf16 import from_bf16, to_bf16
 from cacheir.reference.recipes import apply_recipe, weight_data
 
@@ -95,3 +96,26 @@ def test_a_weight_is_made_from_the_stored_tensors_of_its_layer() -> None:
         exact = np.concatenate([from_bf16(parts[f"layers.{layer}.{p}"]) for p in ("q", "k")])
         assert np.abs(small.dense() - exact).max() < 0.05
         assert small.format.name == "q8_0"
+
+
+def double(a: Any, b: Any, *, dtype: str, shape: tuple[int, ...], by: int) -> Any:
+    return ((a + b) * by).astype(np.float16 if dtype == "f16" else np.float32)
+
+
+def test_unpack_runs_the_registered_function() -> None:
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
+    parts = [
+        Weight(Value(name, TensorType.of("f32", 2, 3), "weight"), Stored(f"layers.$layer.{name}")) for name in "ab"
+    ]
+    recipe = Derived("unpack", ("a", "b"), (("by", 2), ("method", "double")))
+    weights = (*parts, Weight(Value("w", TensorType.of("f16", 2, 3), "weight"), recipe))
+    graph = Graph("g", (), (), weights, (), ())
+    stored = {"layers.3.a": a, "layers.3.b": b}
+    spec = UnpackerSpec(name="double", summary="", run=double)
+    made = weight_data(graph, "w", 3, stored.__getitem__, unpackers={"double": spec})
+    np.testing.assert_array_equal(made, ((a + b) * 2).astype(np.float16))
+    with pytest.raises(ModelError, match=r"no installed plugin unpacks weights by 'double' \(there are: none\)"):
+        weight_data(graph, "w", 3, stored.__getitem__)
+    wrong = UnpackerSpec(name="double", summary="", run=lambda *parts, **attrs: a)
+    with pytest.raises(PluginError, match="was to give f16"):
+        weight_data(graph, "w", 3, stored.__getitem__, unpackers={"double": wrong})

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cacheir.errors import BackendError, DeviceOutOfMemory, UsageError
 from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.types import TensorType
+from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins import KernelSpec
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.ref import resolve
@@ -35,6 +36,7 @@ from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cpu.blas_threads import BlasThreads
 from cacheir_cpu.heads import HEADS, HeadRunner
 from cacheir_cpu.launches import Launch, flatten
+from cacheir_cpu.plain_graph import run_plain_graph
 from cacheir_cpu.pool import FORMATS, Pool
 from cacheir_cpu.residents import Residents
 from cacheir_cpu.slots import Slots
@@ -147,6 +149,10 @@ class NumpyExecutor:
                 return number + 1
             rows = tuple(_next(row) for row in rows)
         return n
+
+    def run_module(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """The outputs of main of a plain graph."""
+        return run_plain_graph(self._loaded(), self._main[PLAIN_MODE], inputs, self._surroundings)
 
     def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, (source, target) each."""

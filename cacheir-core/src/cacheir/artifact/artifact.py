@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cacheir import settings
@@ -12,7 +12,7 @@ from cacheir.artifact.lock import Lock, learn_content
 from cacheir.artifact.pass_files import read_records
 from cacheir.artifact.weights_manifest import Manifest
 from cacheir.errors import ArtifactDamagedError
-from cacheir.plugins.specs import PassRecord, QuantFormatSpec
+from cacheir.plugins.specs import PassRecord, QuantFormatSpec, UnpackerSpec
 from cacheir.schedule.program import Program
 from cacheir.weights.store import WeightStore, open_weights
 
@@ -23,7 +23,8 @@ class Artifact:
 
     ``has_location`` tells a folder that names its model's from one in the cache, which serves every model of the same
     headers. ``notes`` says in sentences what was decided while opening it: which kernels refuse on this machine and
-    what runs instead. ``formats`` are the installed block formats. ``origin`` is ``artifact`` for one that was read
+    what runs instead. ``formats`` are the installed block formats, ``unpackers`` the
+    ways to make a weight of several tensors. ``origin`` is ``artifact`` for one that was read
     where the user named it, ``cache`` for one of the cache, ``compiled`` for one that was just made; ``made_records``
     are then at hand, and the folder may be missing where it could not be written.
     """
@@ -36,6 +37,7 @@ class Artifact:
     weights_root: Path
     has_location: bool
     formats: Mapping[str, QuantFormatSpec]
+    unpackers: Mapping[str, UnpackerSpec] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     origin: str = "artifact"
     made_records: tuple[PassRecord, ...] = ()
@@ -55,6 +57,7 @@ class Artifact:
             self.program,
             self.weights_root,
             self.formats,
+            unpackers=self.unpackers,
             content=self.lock.content if self.manifest.materialised else "",
             cache=cache or settings.cache_dir(),
             on_content=self._learn if self.has_location else None,

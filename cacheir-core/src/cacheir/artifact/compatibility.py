@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cacheir.artifact.card import Card, CompileOptions
 from cacheir.errors import ArtifactDamagedError, BackendUnavailable, MissingKernelError
 from cacheir.ir.graph import Module, Op
+from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.providers import hint_for
 from cacheir.plugins.specs import BackendSpec
@@ -46,11 +47,11 @@ def offered_kernels(installation: Installation) -> dict[str, list[OfferedKernel]
 
 
 def selection_rules(options: CompileOptions, backend: BackendSpec) -> SelectionRules:
-    """What ``options`` and the backend ask of kernels."""
+    """What ``options`` and the backend ask of kernels; those of a plain graph, which has no rows, must take any."""
     return SelectionRules(
         target=backend.name,
         targets=backend.targets,
-        row_classes=(*backend.row_classes, 0),
+        row_classes=(0,) if options.modes == (PLAIN_MODE,) else (*backend.row_classes, 0),
         forced=options.kernels,
         precise=options.precise,
         batch_invariant=options.batch_invariant,

@@ -95,6 +95,7 @@ def read_artifact(path: Path, installation: Installation, *, root: Path | None =
         weights_root=weights_root,
         has_location=has_location,
         formats=installation.quant_formats.by_name(),
+        unpackers=installation.unpackers.by_name(),
         notes=notes,
     )
 

@@ -27,7 +27,7 @@ def recipe_type(recipe: Derived, operands: Sequence[Type], declared: Type) -> Ty
         raise TypeRuleError(f"there is no recipe {recipe.op}; known are stored, {', '.join(_RULES)}")
     wanted, rule, many = _RULES[recipe.op]
     attrs = dict(recipe.attrs)
-    if tuple(attrs) != (wanted,):
+    if wanted not in attrs if recipe.op == "unpack" else tuple(attrs) != (wanted,):
         raise TypeRuleError(f"{recipe.op} takes the attribute {wanted} and no other")
     arrays = [type_ for type_ in operands if not isinstance(type_, KVType)]
     if len(arrays) != len(operands) or isinstance(declared, KVType):
@@ -91,6 +91,15 @@ def _pack(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Typ
     return declared
 
 
+def _unpack(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
+    if not isinstance(attrs["method"], str) or not is_word(attrs["method"]):
+        raise TypeRuleError(f"unpack needs the name of a method, not {attrs['method']!r}")
+    for operand in (*operands, declared):
+        if not isinstance(operand, TensorType):
+            raise TypeRuleError(f"unpack makes a dense weight of dense tensors, not {operand}")
+    return declared
+
+
 def _dense(op: str, operand: _Array) -> TensorType:
     if isinstance(operand, QuantType):
         raise TypeRuleError(f"{op} needs a dense weight, not {operand}")
@@ -109,4 +118,5 @@ _RULES: Mapping[str, tuple[str, _Rule, bool]] = {
     "offset": ("by", _offset, False),
     "quantize": ("format", _quantize, False),
     "pack": ("layout", _pack, True),
+    "unpack": ("method", _unpack, True),  # and what attributes the method takes
 }

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from cacheir.models.decoder_spec import DecoderSpec
 
 if TYPE_CHECKING:
-    from cacheir.ir.graph import Module
+    from cacheir.ir.graph import Attr, Module
+
+# The one mode of a program that is no decoder: main as it was imported, without a cache.
+PLAIN_MODE = "main"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,21 @@ class WeightSource:
     nbytes: int
     format: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpackRecipe:
+    """A dense weight that is made of stored tensors by the ``UnpackerSpec`` called ``method``.
+
+    The weight's canonical key is its key in ``ImportedModel.recipes``; the tensor ``part`` of it lies in the source
+    table as ``KEY.part``. ``attrs`` are what the method needs to know besides, sorted by name.
+    """
+
+    method: str
+    parts: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    attrs: tuple[tuple[str, Attr], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +81,10 @@ class ImportedModel:
     """A model, opened but not read.
 
     ``root`` is the folder that ``WeightSource.file`` and ``files`` are relative to. ``spec`` is set for decoders,
-    ``module`` for a plain graph (ONNX, StableHLO). ``header_hash`` is the SHA-256 over everything the importer read
-    (headers, config, tokenizer), hexadecimal. ``notes`` lists what was defaulted or ignored, for the import report;
-    ``unread`` names the fields and tensors that nothing used, which ``--strict`` refuses.
+    ``module`` for a plain graph (ONNX, StableHLO), whose weights name their keys. ``recipes`` are the weights that are
+    made of several stored tensors, or of one that does not hold plain elements, by canonical key. ``header_hash`` is
+    the SHA-256 over everything the importer read (headers, config, tokenizer), hexadecimal. ``notes`` lists what was
+    defaulted or ignored, for the import report.
     """
 
     root: Path
@@ -73,6 +92,7 @@ class ImportedModel:
     importer: str
     header_hash: str
     sources: Mapping[str, WeightSource]
+    recipes: Mapping[str, UnpackRecipe] = field(default_factory=dict)
     spec: DecoderSpec | None = None
     module: Module | None = None
     tokenizer: TokenizerSource | None = None

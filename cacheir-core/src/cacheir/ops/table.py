@@ -5,6 +5,7 @@ from __future__ import annotations
 from cacheir.ir.opdef import OpDef
 from cacheir.ops.activation import ACTIVATION
 from cacheir.ops.attention import ATTENTION
+from cacheir.ops.bits import BITS
 from cacheir.ops.cache import CACHE
 from cacheir.ops.elementwise import ELEMENTWISE
 from cacheir.ops.fused import FUSED
@@ -21,6 +22,7 @@ from cacheir.ops.shape import SHAPE
 _SUBJECTS = (
     ELEMENTWISE,
     SHAPE,
+    BITS,
     REDUCE,
     LINEAR,
     NORM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cacheir.errors import CacheIRError, PassBrokeGraph, PassFailed
@@ -14,6 +14,7 @@ from cacheir.ir.parser import parse_module
 from cacheir.ir.verify import verify_module
 from cacheir.models.decoder_graph import SizeLimits
 from cacheir.models.decoder_spec import DecoderSpec
+from cacheir.models.imported import PLAIN_MODE
 from cacheir.pipeline.choose import choose_passes
 from cacheir.pipeline.context import PassContext
 from cacheir.pipeline.counted_rewrite import RewriteBudget, RewriteSite
@@ -27,7 +28,6 @@ from cacheir.plugins.specs import PassRecord, PassSpec, Stage
 
 if TYPE_CHECKING:
     from cacheir.plugins.host import Contribution
-
 
 Trace = Callable[[PassRecord, Module, Module], None]
 
@@ -119,6 +119,9 @@ def run_pipeline(
         )
     modules = {}
     for mode in options.modes:
+        if mode == PLAIN_MODE:
+            modules[mode] = run.stage(run.stage(replace(logical, mode=mode), order, Stage.MODE), order, Stage.TARGET)
+            continue
         special = run.specialize(logical, mode, groups)
         special = run.stage(special, order, Stage.MODE)
         modules[mode] = run.stage(special, order, Stage.TARGET)

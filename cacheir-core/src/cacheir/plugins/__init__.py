@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Stage,
         TokenizerSpec,
         ToolParserSpec,
+        UnpackerSpec,
     )
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "Stage",
     "TokenizerSpec",
     "ToolParserSpec",
+    "UnpackerSpec",
     "hookimpl",
     "resolve",
 ]

@@ -172,6 +172,23 @@ class QuantFormatSpec:
 
 
 @record(level=STABLE)
+class UnpackerSpec:
+    """A way to make a dense weight of the tensors that a model stores for it; the recipe ``unpack`` names it.
+
+    ``run(*tensors, dtype, shape, **attrs)`` gives an array of ``shape`` that holds ``dtype`` as CacheIR stores it (bf16
+    as uint16). ``tensors`` are arrays over mapped files which nobody may write to, ``attrs`` the recipe's other
+    attributes. It raises MalformedModelError where the data cannot be what the recipe says.
+    """
+
+    name: str  # "awq"
+    summary: str
+    run: Lazy[Callable[..., np.ndarray]]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@record(level=STABLE)
 class QuantSpec:
     """A quantiser: a method that picks the storage format of each weight; ``--quant NAME`` finds it.
 

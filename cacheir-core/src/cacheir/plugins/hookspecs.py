@@ -97,6 +97,11 @@ def cacheir_register_quant_formats() -> Iterable[specs.QuantFormatSpec]:  # type
 
 
 @hook(level=STABLE)
+def cacheir_register_unpackers() -> Iterable[specs.UnpackerSpec]:  # type: ignore[empty-body]
+    """Return unpackers: how a dense weight is made of the tensors that a model stores for it (AWQ, GPTQ, a zip)."""
+
+
+@hook(level=STABLE)
 def cacheir_register_quantizers() -> Iterable[specs.QuantSpec]:  # type: ignore[empty-body]
     """Return quantisers: methods that pick a storage format for each weight. ``--quant NAME`` finds them by name."""
 

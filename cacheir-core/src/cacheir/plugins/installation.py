@@ -97,6 +97,10 @@ class Installation:
         return self._registry("quant formats")
 
     @cached_property
+    def unpackers(self) -> Registry[specs.UnpackerSpec]:
+        return self._registry("unpackers")
+
+    @cached_property
     def quantizers(self) -> Registry[specs.QuantSpec]:
         return self._registry("quantizers")
 

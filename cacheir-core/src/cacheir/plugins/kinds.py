@@ -29,6 +29,7 @@ from cacheir.plugins.specs import (
     SamplerSpec,
     TokenizerSpec,
     ToolParserSpec,
+    UnpackerSpec,
 )
 
 
@@ -70,6 +71,7 @@ KINDS = (
     Kind("model", "models", ModelSpec),
     Kind("exporter", "exporters", ExporterSpec),
     Kind("quant format", "quant formats", QuantFormatSpec),
+    Kind("unpacker", "unpackers", UnpackerSpec),
     Kind("quantizer", "quantizers", QuantSpec),
     Kind("kernel", "kernels", KernelSpec),
     Kind("backend", "backends", BackendSpec),

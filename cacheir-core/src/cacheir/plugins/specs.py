@@ -15,6 +15,7 @@ from cacheir.plugins.compiler_records import (
     QuantFormatSpec,
     QuantSpec,
     Stage,
+    UnpackerSpec,
 )
 from cacheir.plugins.model_records import FamilySpec, ImporterSpec, ModelSpec, TokenizerSpec
 from cacheir.plugins.runtime_records import (
@@ -61,4 +62,5 @@ __all__ = [
     "Stage",
     "TokenizerSpec",
     "ToolParserSpec",
+    "UnpackerSpec",
 ]

@@ -1,4 +1,4 @@
-"""Running weight recipes: concat, transpose, cast, offset, quantize and pack, on arrays and quantised arrays."""
+"""Running weight recipes: concat, transpose, cast, offset, quantize, pack, unpack, on arrays and quantised arrays."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacheir.errors import ModelError
+from cacheir.errors import ModelError, PluginError
 from cacheir.formats.quant_array import QuantArray
 from cacheir.formats.table import core_formats
 from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.graph import Graph
-from cacheir.ir.types import KVType
+from cacheir.ir.types import KVType, TensorType
 from cacheir.ir.weights import Derived, Stored, at_layer
-from cacheir.plugins import QuantFormatSpec
+from cacheir.plugins import QuantFormatSpec, UnpackerSpec, resolve
 from cacheir.reference.bf16 import from_bf16, to_bf16
 from cacheir.reference.elementwise import cast as cast_elements
 
@@ -32,10 +32,13 @@ def apply_recipe(
     *,
     formats: Mapping[str, QuantFormatSpec] | None = None,
     layouts: Mapping[str, Layout] | None = None,
+    unpackers: Mapping[str, UnpackerSpec] | None = None,
+    made: TensorType | None = None,
 ) -> Any:
     """One step of a recipe. ``dtypes`` are the operands' element types, which tell bf16 from u16.
 
-    ``formats`` are what ``quantize`` may name, None for core's; ``layouts`` what ``pack`` may name.
+    ``formats`` are what ``quantize`` may name, None for core's; ``layouts`` what ``pack`` may name, ``unpackers`` what
+    ``unpack`` may name, and ``made`` the type that it makes.
 
     Raises ModelError where a format or a layout is unknown, or quantised operands have unlike formats.
     """
@@ -46,6 +49,8 @@ def apply_recipe(
         if layout is None:
             raise ModelError(f"nothing installed packs weights in the layout {attrs['layout']!r}")
         return layout(*operands)
+    if op == "unpack":
+        return _unpack(attrs, operands, unpackers or {}, made)
     (operand,) = operands
     if isinstance(operand, QuantArray):
         raise ModelError(f"a {operand.format.name} weight cannot go through {op}: it takes dense ones")
@@ -72,6 +77,7 @@ def weight_data(
     *,
     formats: Mapping[str, QuantFormatSpec] | None = None,
     layouts: Mapping[str, Layout] | None = None,
+    unpackers: Mapping[str, UnpackerSpec] | None = None,
 ) -> Any:
     """Weight ``name`` of ``graph`` in a call for ``layer``, made from what ``stored`` gives for canonical keys."""
     recipe = graph.recipes[name]
@@ -79,14 +85,39 @@ def weight_data(
         return stored(at_layer(recipe.key, layer))
     assert isinstance(recipe, Derived)
     types = {weight.name: weight.value.type for weight in graph.weights}
+    made = types[name]
+
+    def operand_data(operand: str) -> Any:
+        return weight_data(graph, operand, layer, stored, formats=formats, layouts=layouts, unpackers=unpackers)
+
     return apply_recipe(
         recipe.op,
         dict(recipe.attrs),
-        [weight_data(graph, operand, layer, stored, formats=formats, layouts=layouts) for operand in recipe.operands],
+        [operand_data(operand) for operand in recipe.operands],
         ["" if isinstance(types[operand], KVType) else types[operand].dtype for operand in recipe.operands],
         formats=formats,
         layouts=layouts,
+        unpackers=unpackers,
+        made=made if isinstance(made, TensorType) else None,
     )
+
+
+def _unpack(
+    attrs: Mapping[str, Any],
+    operands: Sequence[Data],
+    unpackers: Mapping[str, UnpackerSpec],
+    made: TensorType | None,
+) -> NDArray[Any]:
+    method = attrs["method"]
+    if method not in unpackers or made is None:
+        known = ", ".join(sorted(unpackers)) or "none"
+        raise ModelError(f"no installed plugin unpacks weights by {method!r} (there are: {known})")
+    shape = made.sizes({})
+    others = {name: value for name, value in attrs.items() if name != "method"}
+    array = resolve(unpackers[method].run)(*operands, dtype=made.dtype, shape=shape, **others)
+    if not isinstance(array, np.ndarray) or array.dtype != numpy_dtype(made.dtype) or array.shape != shape:
+        raise PluginError(f"unpacker {method!r} was to give {made}, and gave {getattr(array, 'dtype', type(array))}")
+    return array
 
 
 def _concat(operands: Sequence[Data], axis: int) -> Data:

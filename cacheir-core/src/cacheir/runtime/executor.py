@@ -135,6 +135,16 @@ class CountingExecutor(Protocol):
     def counters(self) -> Mapping[str, int]: ...
 
 
+class ModuleExecutor(Protocol):
+    """What an executor may offer besides: ``run_module`` runs main of a plain graph (the mode ``main``) on arrays.
+
+    ``inputs`` are by name and have been checked; the outputs are fresh arrays in main's order. ``load`` is as for a
+    decoder, pools are not opened.
+    """
+
+    def run_module(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]: ...
+
+
 class Executor(Protocol):
     """Owns one device: its weights, its page pools, its slots. One thread calls it.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cacheir.errors import MalformedModelError
 from cacheir.ir.types import QuantType, TensorType, Type
 from cacheir.ir.weights import Stored
-from cacheir.plugins.compiler_records import QuantFormatSpec
+from cacheir.plugins.compiler_records import QuantFormatSpec, UnpackerSpec
 from cacheir.schedule.program import Program
 from cacheir.schedule.program_weights import WeightUse, weight_uses
 from cacheir.weights.content_hash import ContentHash, hash_content, recall, remember
@@ -30,18 +30,20 @@ def open_weights(
     root: Path,
     formats: Mapping[str, QuantFormatSpec],
     *,
+    unpackers: Mapping[str, UnpackerSpec] | None = None,
     content: str = "",
     cache: Path | None = None,
     on_content: Callable[[str], None] | None = None,
 ) -> WeightStore:
     """The weights of ``program`` whose files lie under ``root``; opens no file yet.
 
-    ``content`` is the content hash where it is known. Else it is looked for in ``cache``, the folder where hashes are
-    remembered, or taken while tensors are read; ``on_content`` is called with it once, as soon as it is there. Raises
-    MalformedModelError for a tensor that is missing, or whose place or type cannot be what the program says.
+    ``unpackers`` are what recipes may name. ``content`` is the content hash where it is known. Else it is looked for in
+    ``cache``, the folder where hashes are remembered, or taken while tensors are read; ``on_content`` is called with it
+    once, as soon as it is there. Raises MalformedModelError for a tensor that is missing, or whose place or type cannot
+    be what the program says.
     """
     files = WeightFiles(root, program.sources, formats)
-    return WeightStore(files, program, content=content, cache=cache, on_content=on_content)
+    return WeightStore(files, program, unpackers=unpackers, content=content, cache=cache, on_content=on_content)
 
 
 class WeightStore:
@@ -56,11 +58,13 @@ class WeightStore:
         files: WeightFiles,
         program: Program,
         *,
+        unpackers: Mapping[str, UnpackerSpec] | None = None,
         content: str = "",
         cache: Path | None = None,
         on_content: Callable[[str], None] | None = None,
     ) -> None:
         self.files = files
+        self._unpackers = unpackers or {}
         self._uses = weight_uses(program.modules.values())
         self._made: weakref.WeakValueDictionary[str, NDArray[Any]] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
@@ -109,7 +113,9 @@ class WeightStore:
     def _run(self, use: WeightUse) -> Array:
         from cacheir.reference.recipes import weight_data
 
-        made: Array = weight_data(use.graph, use.name, use.layer, self._stored, formats=self.files.formats)
+        made: Array = weight_data(
+            use.graph, use.name, use.layer, self._stored, formats=self.files.formats, unpackers=self._unpackers
+        )
         return made
 
     def _stored(self, key: str) -> Array:

@@ -130,6 +130,22 @@ def constant() -> Examples:
     ]
 
 
+def constant_bits() -> Examples:
+    """Infinities, NaN, bf16, one for each element."""
+    return [
+        ((), {"dtype": "f32", "shape": (), "values": (0xFF800000,)}),
+        ((), {"dtype": "bf16", "shape": ("3", "5"), "values": (0x7F80,)}),
+        ((), {"dtype": "f16", "shape": ("2", "2"), "values": (0x7C00, 0xFC00, 0x3C00, 0x0001)}),
+        ((), {"dtype": "i64", "shape": ("2",), "values": (1 << 63, 1)}),
+        ((), {"dtype": "bool", "shape": ("2",), "values": (1, 0)}),
+    ]
+
+
+def divide_whole() -> Examples:
+    """Integers of every kind; random ones hold zeros."""
+    return _plain([(_tensor(dtype, 4, 9), _tensor(dtype, 4, 9)) for dtype in ("i32", "u8", "i64", "i8")])
+
+
 def iota() -> Examples:
     """Along each axis."""
     return [
