@@ -12,6 +12,7 @@ from cacheir.plugins import (
     PluginInfo,
     QuantFormatSpec,
     TokenizerSpec,
+    UnpackerSpec,
     hookimpl,
 )
 
@@ -38,6 +39,13 @@ def cacheir_register_importers() -> Iterable[ImporterSpec]:
         suffixes=(".gguf",),
         sniff="cacheir_importers.gguf.importer:sniff",
     )
+    yield ImporterSpec(
+        name="stablehlo",
+        summary="A StableHLO program as text.",
+        run="cacheir_importers.stablehlo.importer:import_stablehlo",
+        suffixes=(".stablehlo", ".mlir"),
+        sniff="cacheir_importers.stablehlo.importer:sniff",
+    )
 
 
 @hookimpl
@@ -54,6 +62,16 @@ def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
     from cacheir_importers.gguf.package_formats import package_formats
 
     return package_formats()
+
+
+@hookimpl
+def cacheir_register_unpackers() -> Iterable[UnpackerSpec]:
+    """How weights are made of what files store for them."""
+    yield UnpackerSpec(
+        name="hex",
+        summary="Bytes as hexadecimal digits of a text file.",
+        run="cacheir_importers.stablehlo.unpack_hex:unpack_hex",
+    )
 
 
 @hookimpl

@@ -1,0 +1,1 @@
+"""Reads StableHLO programs in their text form."""
