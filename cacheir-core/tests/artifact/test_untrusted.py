@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -188,12 +189,36 @@ def test_a_graph_that_is_wrong_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("graph", "size", "message"),
+    [
+        ("main", "T in [1, 8]", "@main was planned for T up to 1, and max_rows is 8"),
+        ("main", "R in [0, 8]", "@main was planned for R up to 1, and max_rows is 8"),
+        ("decoder_layer", "T in [1, 8]", "T of @decoder_layer lies in [1, 1], here it is T in [1, 8]"),
+        ("head.logits", "R in [1, 64]", "@head.logits was planned for R up to 1, and max_rows is 8"),
+    ],
+)
+def test_a_graph_too_small_for_the_limits_is_refused(
+    artifact: Path, installation: Installation, graph: str, size: str, message: str
+) -> None:
+    text = (artifact / "graphs" / "decode.cir").read_text("utf-8")
+    head, found, rest = text.partition(f"graph @{graph} ")
+    changed = head + found + rest.replace(f"dim {size}", f"dim {size[0]} in [{size[6]}, 1]", 1)
+    assert changed != text
+    rewrite(artifact, "graphs/decode.cir", changed.encode())
+    with pytest.raises(ArtifactDamagedError, match=re.escape(message)):
+        read_artifact(artifact, installation)
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"group_layers": [[0]]}, "group_layers do not fit"),
         ({"group_layers": []}, "group_layers do not fit"),
         ({"group_layers": [[0, 7]]}, "for layer 1, which is not in its KV group"),
         ({"max_tokens": 1 << 40}, "cannot be"),
+        ({"max_tokens": 1 << 14}, "@main was planned for T up to 256, and max_tokens is 16384"),
+        ({"max_rows": 9}, "@main was planned for (B|T) up to 8, and max_rows is 9"),
+        ({"max_seq": 1 << 14}, "@main was planned for M up to 32, and max_seq is 16384"),
         ({"groups": []}, "other KV groups"),
         ({"max_seq": 0}, "cannot be"),
         ({"max_rows": -1}, "cannot be"),

@@ -17,6 +17,7 @@ from cacheir.artifact.compatibility import (
 )
 from cacheir.artifact.lock import read_lock
 from cacheir.artifact.seal import digest, open_sealed
+from cacheir.artifact.size_limits import size_problems
 from cacheir.artifact.weights_manifest import Manifest, file_problems
 from cacheir.errors import ArtifactDamagedError, ArtifactError, ArtifactVersionError, LoweringError, ParseError
 from cacheir.ir.graph import Module
@@ -152,6 +153,8 @@ def _module(path: Path, card: Card, mode: str, ops: Mapping[str, OpDef]) -> Modu
     for graph in module.graphs:
         for problem in problems(graph, ops, module=module, stage="target"):
             raise ArtifactDamagedError(f"{path}: {name}: {problem}")
+    for problem in size_problems(card, module):
+        raise ArtifactDamagedError(f"{path}: {name}: {problem}")
     return module
 
 
