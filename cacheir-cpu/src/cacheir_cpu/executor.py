@@ -40,7 +40,7 @@ from cacheir_cpu.plain_graph import run_plain_graph
 from cacheir_cpu.pool import FORMATS, Pool
 from cacheir_cpu.residents import Residents
 from cacheir_cpu.slots import Slots
-from cacheir_cpu.staging import Staged, stage
+from cacheir_cpu.staging import Staged, check_limits, stage
 from cacheir_cpu.unfuse import unfuse
 
 ARENA_ALIGNMENT = 64
@@ -199,6 +199,7 @@ class NumpyExecutor:
         if not self._pools and program.groups:
             raise BackendError("the executor has no KV pages yet", hint="call open_pools first")
         tokens = [self._slots.tokens(row) for row in step.rows]
+        check_limits(step, tokens, program)
         page_tokens = self._options.page_tokens
         width = -(-program.max_seq // page_tokens)
         staged = stage(step.rows, tokens, len(program.groups), page_tokens, width)

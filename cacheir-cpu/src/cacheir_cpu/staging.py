@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.errors import RequestError
-from cacheir.runtime.executor import Row
+from cacheir.runtime.executor import Row, Step
+from cacheir.schedule.program import Program
 
 I32 = NDArray[np.int32]
 
@@ -54,6 +55,22 @@ def stage(
     spans, head_rows = _head_rows(rows, counts, starts)
     inputs["head_rows"] = head_rows
     return Staged(inputs, spans, int(starts[-1]), len(rows), len(head_rows))
+
+
+def check_limits(step: Step, tokens: Sequence[tuple[int, ...]], program: Program) -> None:
+    """Raise RequestError for a step above the sizes that the program's buffers were planned for."""
+    count, rows = sum(map(len, tokens)), len(step.rows)
+    most = program.max_tokens if step.mode == "prefill" else program.max_rows
+    if rows > program.max_rows:
+        raise RequestError(f"a step of {rows} rows, and this program takes {program.max_rows}")
+    if count > most:
+        raise RequestError(f"a {step.mode} step of {count} tokens, and this program takes {most}")
+    for row, ids in zip(step.rows, tokens):
+        if row.position + len(ids) > program.max_seq:
+            raise RequestError(
+                f"slot {row.slot} would reach position {row.position + len(ids) - 1}, "
+                f"and this program has {program.max_seq} positions"
+            )
 
 
 def _place(row: Row, pages: tuple[int, ...], count: int, page_tokens: int, table: I32, slots: I32) -> None:
