@@ -31,6 +31,7 @@ from cacheir.runtime.executor import (
     StepOutput,
 )
 from cacheir.schedule.program import Program
+from cacheir.schedule.row_order import varying_ops
 from cacheir.weights.store import WeightStore
 from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cpu.blas_threads import BlasThreads
@@ -115,8 +116,7 @@ class NumpyExecutor:
         """What this executor takes."""
         program = self._loaded()
         return Capabilities(
-            # What an op's meaning computes may depend on the number of rows.
-            determinism="bit" if self._options.batch_invariant and not self._options.unfuse else "tolerance",
+            determinism="bit" if self._is_invariant(program) else "tolerance",
             heads=("nothing", *HEADS),
             page_tokens=(),
             kv_formats=FORMATS,
@@ -211,6 +211,12 @@ class NumpyExecutor:
         call = partial(_call, timings=timings)
         call(bound.launches)
         return StepOutput(rows=self._heads.run(step, staged, bound.rows, self._slots, call))
+
+    def _is_invariant(self, program: Program) -> bool:
+        """Whether no row's bits depend on the others: a product in the meaning of an op does not promise it."""
+        if not self._options.batch_invariant or self._options.unfuse:
+            return False
+        return not varying_ops(program, self._installation.ops.by_name())
 
     def _bind(self, mode: str, staged: Staged) -> _Bound:
         key = (mode, staged.tokens, staged.rows, staged.head_rows)
