@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,9 @@ class Artifact:
 
     def _learn(self, content: str) -> None:
         if not self.lock.content:
-            learn_content(self.path, content)
+            reason = learn_content(self.path, content)
+            if reason:
+                print(f"cacheir: the content hash is not kept in the artifact: {reason}", file=sys.stderr)
         elif self.lock.content != content:
             raise ArtifactDamagedError(
                 f"{self.path}: the tensors in {self.weights_root} are not those that the artifact was used with before",

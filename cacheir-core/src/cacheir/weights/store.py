@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -143,7 +144,9 @@ class WeightStore:
             if self._content_hash:
                 return
             if self._cache:
-                remember(self.files, self._cache, value)
+                reason = remember(self.files, self._cache, value)
+                if reason:
+                    print(f"cacheir: the content hash is not remembered: {reason}", file=sys.stderr)
             self._tell(value)
             self._content_hash, self._content = value, None
 
