@@ -217,4 +217,4 @@ def cacheir_compile_done(artifact: Path, records: Sequence[specs.PassRecord]) ->
 
 @hook(level=PROVISIONAL)
 def cacheir_request_done(stats: GenerationStats) -> None:
-    """Called when a request leaves the scheduler: finished, cancelled or rejected. Must not block."""
+    """Called when an answer ends: finished, given up or failed (``finish_reason`` "" then). Must not block."""
