@@ -91,7 +91,8 @@ class KernelSpec:
     """One way to compute one op on one target.
 
     ``refuses(op)`` gives None to accept, else the reason in words. ``cost(op, sizes)`` gives (bytes moved, operations)
-    for a binding of the size names. ``workspace(op, sizes)`` gives the bytes of scratch it needs.
+    for a binding of the size names, ``workspace(op, sizes)`` the bytes of scratch it needs; nothing asks for ``cost``,
+    ``workspace`` and ``graph_safe`` yet, which come with profiles and with device graphs.
     """
 
     name: str  # "cpu.numpy.rms_norm", unique
@@ -104,7 +105,8 @@ class KernelSpec:
     in_place: bool = False  # out may be the buffer of an operand of the same type
     rank: int = 0  # of the kernels that accept on one target, the highest wins
     cost: Lazy[Callable[[Op, Mapping[str, int]], tuple[float, float]]] | None = None
-    layouts: tuple[str, ...] = ()  # pack layouts it wants for its weights, () for as stored
+    # How it wants its weights, in the target's words (docs/architecture.md, Layouts of weights); () for as stored.
+    layouts: tuple[str, ...] = ()
     workspace: Lazy[Callable[[Op, Mapping[str, int]], int]] | None = None
     numerics: str = "f32"  # "f32", "int8-activations", ...; --precise refuses all but "f32"
     row_order: str = "fixed"  # "varies": a row's bits depend on how many rows there are
