@@ -108,7 +108,10 @@ class CallTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """How an executor is opened. ``threads`` 0 means as many as the process may use."""
+    """How an executor is opened. ``threads`` 0 means as many as the process may use.
+
+    ``extra`` is for a backend's own options (``BackendSpec.options``); no command fills it yet.
+    """
 
     threads: int = 0
     batch_invariant: bool = False
@@ -149,10 +152,11 @@ class Executor(Protocol):
     """Owns one device: its weights, its page pools, its slots. One thread calls it.
 
     ``load`` binds a program; ``open_pools`` takes the number of pages of each KV group; ``submit`` may return before
-    the device is done, ``wait`` returns the step's output. ``run_ahead`` takes up to ``n`` decode steps of the same
-    rows without Python in between and reports each step's rows to ``sink``; it raises ``UsageError`` with the reason
-    where a row's next step needs the host. ``copy_pages`` takes (source, target) pairs within a group. ``read_pages``
-    gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages`` takes the same.
+    the device is done, ``wait`` returns the step's output; a step above the program's ``max_rows``, ``max_tokens`` or
+    ``max_seq`` is a RequestError, since no buffer was planned for it. ``run_ahead`` takes up to ``n`` decode steps of
+    the same rows without Python in between and reports each step's rows to ``sink``; it raises ``UsageError`` with the
+    reason where a row's next step needs the host. ``copy_pages`` takes (source, target) pairs within a group.
+    ``read_pages`` gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages`` takes the same.
     """
 
     def load(self, program: Program, weights: WeightStore) -> None: ...
