@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from cacheir_cpu.probe import probe as cpu_probe
+from cacheir_native.probe import why_unavailable
+
 
 @pytest.fixture(scope="module")
 def report(cacheir, tiny, tmp_path_factory):
@@ -95,6 +98,8 @@ def test_profile(cacheir):
     found = json.loads(done.stdout)
     assert found["cpu"]["model"] and found["cpu"]["usable_cores"] >= 1 and "instruction_sets" in found["cpu"]
     backends = {backend["name"]: backend for backend in found["backends"]}
-    assert backends["cpu"]["usable"] and not backends["native"]["usable"] and backends["native"]["refusal"]
+    for name, probe in (("cpu", cpu_probe), ("native", why_unavailable)):
+        assert backends[name]["usable"] == (probe() is None) and (backends[name]["refusal"] or None) == probe()
     table = cacheir("profile").stdout
-    assert found["cpu"]["model"] in table and backends["native"]["refusal"] in table
+    assert found["cpu"]["model"] in table
+    assert all(backend["refusal"] in table for backend in backends.values() if backend["refusal"])

@@ -30,19 +30,19 @@ from cacheir.runtime.executor import (
     Step,
     StepOutput,
 )
+from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.row_order import varying_ops
+from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cpu.blas_threads import BlasThreads
 from cacheir_cpu.heads import HEADS, HeadRunner
-from cacheir_cpu.launches import Launch, flatten
 from cacheir_cpu.plain_graph import run_plain_graph
 from cacheir_cpu.pool import FORMATS, Pool
 from cacheir_cpu.residents import Residents
 from cacheir_cpu.slots import Slots
 from cacheir_cpu.staging import Staged, check_limits, stage
-from cacheir_cpu.unfuse import unfuse
 
 ARENA_ALIGNMENT = 64
 # Bound steps kept: decode at a few batch sizes and the usual prefill chunk. A bound step is a few thousand views.

@@ -13,9 +13,9 @@ from cacheir.ir.graph import Value
 from cacheir.ir.types import TensorType
 from cacheir.models.imported import PLAIN_MODE
 from cacheir.reference.sizes import bind_shapes
+from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cpu.binding import Surroundings, bind
-from cacheir_cpu.launches import Launch
 
 Array = NDArray[Any]
 
