@@ -10,6 +10,7 @@ WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:[.\-][A-Za-z0-9_]+)*"
 # A value's name may begin with a digit too: ``%0``, ``%kv.1``.
 NAME = r"[A-Za-z0-9_]+(?:[.\-][A-Za-z0-9_]+)*"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORD = re.compile(WORD)
 _NAME = re.compile(NAME)
 
@@ -38,7 +39,13 @@ def is_identifier(text: str) -> bool:
 
 def is_encodable(text: str) -> bool:
     """Whether ``text`` is free of lone surrogates, which no file can hold and JSON would pair up."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return lone_surrogate(text) is None
+
+
+def lone_surrogate(text: str) -> int | None:
+    """Where the first half of a surrogate pair stands in ``text``, None where there is none."""
+    found = _SURROGATE.search(text)
+    return None if found is None else found.start()
 
 
 def quoted(text: str) -> str:
