@@ -153,8 +153,8 @@ def _module(path: Path, card: Card, mode: str, ops: Mapping[str, OpDef]) -> Modu
     for graph in module.graphs:
         for problem in problems(graph, ops, module=module, stage="target"):
             raise ArtifactDamagedError(f"{path}: {name}: {problem}")
-    for problem in size_problems(card, module):
-        raise ArtifactDamagedError(f"{path}: {name}: {problem}")
+    for sentence in size_problems(card, module):
+        raise ArtifactDamagedError(f"{path}: {name}: {sentence}")
     return module
 
 
