@@ -23,7 +23,7 @@ CLEAR_MARGIN = 0.02
 @pytest.fixture(scope="module", params=["gguf", "folder"])
 def runtime(request: pytest.FixtureRequest) -> Any:
     name = {"gguf": "smollm2_path", "folder": "smollm2_folder"}[request.param]
-    with Runtime(request.getfixturevalue(name), max_seq=256) as opened:
+    with Runtime(request.getfixturevalue(name), backend="cpu", max_seq=256) as opened:
         yield opened
 
 

@@ -62,12 +62,12 @@ def logits_apart(runtime: Runtime, oracle: Any, prompt: list[int], count: int) -
 
 @pytest.mark.parametrize("page_tokens", [16, 3])
 def test_logits_of_prefill_and_paged_decode(case: Case, page_tokens: int) -> None:
-    with Runtime(case.folder, page_tokens=page_tokens, chunk_tokens=8) as runtime:
+    with Runtime(case.folder, backend="cpu", page_tokens=page_tokens, chunk_tokens=8) as runtime:
         assert logits_apart(runtime, case.oracle, case.prompt, 24) <= TOLERANCE
 
 
 def test_greedy_tokens(case: Case) -> None:
-    with Runtime(case.folder) as runtime:
+    with Runtime(case.folder, backend="cpu") as runtime:
         for prompt in (case.prompt, case.prompt[:1], [5]):
             made = list(runtime.generate_ids(prompt, TOKENS, ignore_eos=True))
             assert made == case.oracle.greedy(prompt, TOKENS)
