@@ -1,4 +1,4 @@
-"""Whether the graphs hold the steps that a card allows: memory was planned for the graphs' sizes, not for the card's."""
+"""Whether the graphs hold the steps that a card allows: memory was planned for the sizes of the graphs."""
 
 from __future__ import annotations
 
