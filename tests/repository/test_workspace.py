@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def test_dev_extra_is_what_make_dev_installs(metapackage: dict[str, Any], root: 
     wanted = {line for line in lines if line and not line.startswith("#")}
     extra = {line for line in metapackage["project"]["optional-dependencies"]["dev"] if not line.startswith("cacheir")}
     # The oracles that the extra leaves out are large; the pin keeps an installer from taking a build for GPUs.
-    assert wanted - extra == {"safetensors>=0.5", "tokenizers>=0.21", "torch==2.13.0", "transformers>=4.50"}
+    oracles = {"accelerate", "safetensors", "sentencepiece", "tokenizers", "torch", "transformers"}
+    assert {re.split("[=>]", line)[0] for line in wanted - extra} == oracles
+    assert "torch==2.13.0" in wanted
     assert extra <= wanted
 
 
