@@ -209,8 +209,10 @@ class NumpyExecutor:
         for pool in self._pools:
             pool.begin_step()
         call = partial(_call, timings=timings)
-        call(bound.launches)
-        return StepOutput(rows=self._heads.run(step, staged, bound.rows, self._slots, call))
+        # Infinities and NaN end in a row's error, which says more than NumPy's warnings on standard error.
+        with np.errstate(all="ignore"):
+            call(bound.launches)
+            return StepOutput(rows=self._heads.run(step, staged, bound.rows, self._slots, call))
 
     def _is_invariant(self, program: Program) -> bool:
         """Whether no row's bits depend on the others: a product in the meaning of an op does not promise it."""
