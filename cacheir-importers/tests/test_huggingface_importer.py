@@ -131,9 +131,7 @@ def test_b03_spellings_that_disagree(folder: Build, changes: dict[str, Any], pro
         opened(folder(**changes))
 
 
-@pytest.mark.parametrize(
-    "kind", ["su", "mrope", "proportional", "bogus"]
-)
+@pytest.mark.parametrize("kind", ["su", "mrope", "proportional", "bogus"])
 @pytest.mark.parametrize("section", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize("key", ["type", "rope_type"])
 def test_b07_every_other_rope_type_is_named(folder: Build, kind: str, section: str, key: str) -> None:
@@ -276,7 +274,7 @@ def test_b17_neutral_values_are_fine(folder: Build, changes: dict[str, Any]) -> 
     assert opened(folder(**changes)).notes == ()
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8"])
+@pytest.mark.parametrize("method", ["bitsandbytes", "hqq", "aqlm", "mxfp4"])
 def test_f07_quantised_checkpoints_are_named(folder: Build, method: str) -> None:
     with pytest.raises(UnsupportedModelError, match=f"quantization_config.quant_method '{method}' is not supported"):
         opened(folder(quantization_config={"quant_method": method, "bits": 4}))

@@ -40,6 +40,12 @@ def cacheir_register_importers() -> Iterable[ImporterSpec]:
         sniff="cacheir_importers.gguf.importer:sniff",
     )
     yield ImporterSpec(
+        name="npz",
+        summary="Weights in a NumPy .npz file, with config.json beside it.",
+        run="cacheir_importers.npz.importer:import_npz",
+        suffixes=(".npz",),
+    )
+    yield ImporterSpec(
         name="stablehlo",
         summary="A StableHLO program as text.",
         run="cacheir_importers.stablehlo.importer:import_stablehlo",
@@ -67,6 +73,19 @@ def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
 @hookimpl
 def cacheir_register_unpackers() -> Iterable[UnpackerSpec]:
     """How weights are made of what files store for them."""
+    for name, summary, function in (
+        ("awq", "AWQ: 4 bits, gemm order, zero points.", "unpack_awq"),
+        ("gptq", "GPTQ: 2, 4 or 8 bits, with or without act-order.", "unpack_gptq"),
+        ("compressed-int", "compressed-tensors: packed 4 or 8 bits.", "unpack_compressed"),
+        ("int8", "8-bit integers with scales.", "unpack_int8"),
+        ("fp8", "8-bit floating point numbers (E4M3) with scales.", "unpack_fp8"),
+    ):
+        yield UnpackerSpec(name=name, summary=summary, run=f"cacheir_importers.packed.unpack:{function}")
+    yield UnpackerSpec(
+        name="npy",
+        summary="An array of an .npz file: deflated, in Fortran order or with the other byte order.",
+        run="cacheir_importers.npz.unpack_npy:unpack_npy",
+    )
     yield UnpackerSpec(
         name="hex",
         summary="Bytes as hexadecimal digits of a text file.",

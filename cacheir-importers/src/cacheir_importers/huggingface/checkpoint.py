@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -15,6 +15,7 @@ from cacheir_importers.huggingface.safetensors_header import (
     read_safetensors_header,
 )
 from cacheir_importers.json_files import read_object
+from cacheir_importers.made_tensors import MadeTensor
 from cacheir_importers.weight_table import StoredTensor, some
 
 SINGLE_FILE = "model.safetensors"
@@ -25,16 +26,20 @@ _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """``tensors`` by name, ``files`` relative to the folder, ``headers`` the bytes that were read of each file."""
+    """``tensors`` by name, ``files`` relative to the folder, ``headers`` the bytes that were read of each file.
+
+    Some of the tensors may stand in for ``made`` ones, which lie nowhere as such.
+    """
 
     tensors: Mapping[str, StoredTensor]
     files: tuple[str, ...]
     headers: tuple[tuple[str, bytes], ...]
     notes: tuple[str, ...]
+    made: Mapping[str, MadeTensor] = field(default_factory=dict)
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """The tensors of the folder: those of the index where there is one, else those of model.safetensors.
+    """The tensors of the folder: those of the index where there is one, else of model.safetensors or the only .npz.
 
     Raises UnsupportedModelError where only pickled weights are there, MalformedModelError listing every shard or tensor
     that is missing. File names in the index are judged by their spelling, before any is opened; a symbolic link inside
@@ -46,6 +51,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         header = read_safetensors_header(folder / SINGLE_FILE, place=SINGLE_FILE)
         tensors = {name: _stored(SINGLE_FILE, tensor) for name, tensor in header.tensors.items()}
         return Checkpoint(tensors, (SINGLE_FILE,), ((SINGLE_FILE, header.raw),), ())
+    archives = sorted(entry for entry in folder.iterdir() if entry.suffix == ".npz")
+    if len(archives) == 1:
+        from cacheir_importers.npz.checkpoint import open_npz
+
+        return open_npz(archives[0])
     raise _no_weights(folder)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from cacheir_importers.huggingface.checkpoint import Checkpoint, open_checkpoint
 from cacheir_importers.huggingface.generation import read_generation
 from cacheir_importers.huggingface.tokenizer_files import read_tokenizer_files
 from cacheir_importers.json_files import read_object
+from cacheir_importers.made_tensors import place_made
+from cacheir_importers.packed.checkpoint import with_packed
+from cacheir_importers.packed.scheme import read_scheme
 from cacheir_importers.weight_table import place_weights, unused_note, unused_tensors, vocabulary_note
 
 CONFIG_FILE = "config.json"
@@ -30,16 +33,26 @@ def import_folder(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     ``options["installation"]`` says whose families are asked. Raises UnsupportedModelError, which names what is not
     supported, and MalformedModelError, which names the file, field or tensor that is wrong.
     """
-    folder = path if path.is_dir() else path.parent
+    return import_checkpoint(path if path.is_dir() else path.parent, open_checkpoint, options, importer="huggingface")
+
+
+def import_checkpoint(
+    folder: Path, open_tensors: Callable[[Path], Checkpoint], options: Mapping[str, Any], *, importer: str
+) -> ImportedModel:
+    """The model whose config.json and tokenizer lie in ``folder`` and whose tensors ``open_tensors`` finds."""
     values, content = read_object(folder / CONFIG_FILE, place=CONFIG_FILE)
+    scheme = read_scheme(values.pop("quantization_config", None), CONFIG_FILE)
     config = Fields(values, CONFIG_FILE)
     parts = [(CONFIG_FILE, content)]
     family = _family(config, options)
     spec: DecoderSpec = resolve(family.config)(config)
     names: Mapping[str, str] = resolve(family.names)(spec, HUGGINGFACE)
-    checkpoint = open_checkpoint(folder)
+    checkpoint = with_packed(open_tensors(folder), scheme)
     spec, head_notes = _with_head(spec, names, checkpoint)
     sources = place_weights(spec, names, checkpoint.tensors, place="the folder")
+    sources, recipes = place_made(sources, checkpoint.made)
+    parts_of_made = {part.name for tensor in checkpoint.made.values() for part in tensor.parts.values()}
+    stored = [name for name in checkpoint.tensors if name not in checkpoint.made or name in parts_of_made]
     tokenizer = read_tokenizer_files(folder)
     generation_values: dict[str, Any] = {}
     if (folder / GENERATION_FILE).exists():
@@ -52,9 +65,10 @@ def import_folder(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     return ImportedModel(
         root=folder,
         files=tuple(dict.fromkeys([name for name, _ in parts] + list(checkpoint.files))),
-        importer="huggingface",
+        importer=importer,
         header_hash=_header_hash(parts),
         sources=sources,
+        recipes=recipes,
         spec=spec,
         tokenizer=tokenizer.source,
         generation=generation,
@@ -63,12 +77,12 @@ def import_folder(path: Path, options: Mapping[str, Any]) -> ImportedModel:
             *config.notes(),
             *head_notes,
             *checkpoint.notes,
-            *unused_note(checkpoint.tensors, sources),
+            *unused_note(stored, sources),
             *tokenizer.notes,
             *vocabulary_note(tokenizer.size, spec),
             *generation_notes,
         ),
-        unread=(*config.unread(), *unused_tensors(checkpoint.tensors, sources)),
+        unread=(*config.unread(), *unused_tensors(stored, sources)),
     )
 
 

@@ -163,5 +163,7 @@ def elements_of(raw: bytes, dtype: str, elements: int) -> NDArray[Any]:
         return found
     held = np.frombuffer(raw, np.uint8)
     if len(held) in (elements, 1) and not (len(held) == 1 and 1 < elements <= 8 and held[0] not in (0, 255)):
-        return held != 0
-    return np.unpackbits(held, bitorder="little")[:elements].astype(bool)
+        nonzero: NDArray[Any] = held != 0
+        return nonzero
+    truths: NDArray[Any] = np.unpackbits(held, bitorder="little")[:elements].astype(bool)
+    return truths

@@ -1,0 +1,1 @@
+"""Quantised Hugging Face checkpoints: AWQ, GPTQ, compressed-tensors and fp8."""
