@@ -11,8 +11,8 @@ namespace {
 // Rows that every worker packs for itself: cheaper than a barrier.
 constexpr int kOwnRows = 4;
 
-// Whole panels that kernels take at once in dense formats.
-constexpr int kPanelStep = 4;
+// Panels that kernels take at once: shares are multiples of it.
+int panel_step(const Matrix& m) { return is_integer(m.format) ? 1 : 4; }
 
 }  // namespace
 
@@ -27,7 +27,7 @@ Activations Executor::pack(const Instruction& i, const float* x, int columns, Ac
     return to;
   }
   Activations to = r.shared_.view(kind, n, columns);
-  constexpr int step = 2 * kMaxTileRows;  // a whole number of any tiles
+  const int step = r.table_.tile_rows(kind, kMaxTileRows);  // the largest tile: every multiple of it begins one
   while (true) {
     const auto [first, part] = r.pool_.next_piece(n, step);
     if (part == 0) break;
@@ -49,7 +49,7 @@ void Executor::linear(const Instruction& i) {
     const float* bias = values(i.bias);
     const Destination to{at(i.out) + column, stride, bias ? bias + column : nullptr,
                          i.residual == kNone ? nullptr : at(i.residual) + column, stride};
-    share(m.panels, kPanelStep, [&](int first, int last) { r.table_.matmul(&m, &x, first, last, &to); });
+    share(m.panels, panel_step(m), [&](int first, int last) { r.table_.matmul(&m, &x, first, last, &to); });
     r.pool_.barrier();
   }
 }
@@ -125,7 +125,7 @@ void Executor::swiglu(const Instruction& i) {
   const Activations x = pack(i, at(i.x), w.columns, w.kinds[0], n);
   const float* bias = values(i.bias);
   const Destination to{at(i.out), static_cast<size_t>(w.rows), bias, nullptr, 0};
-  share(w.parts[0].panels, kPanelStep, [&](int first, int last) {
+  share(w.parts[0].panels, panel_step(w.parts[0]), [&](int first, int last) {
     r.table_.swiglu(&w.parts[0], &w.parts[1], &x, first, last, &to, bias ? bias + w.rows : nullptr);
   });
   r.pool_.barrier();
@@ -141,7 +141,7 @@ void Executor::head_argmax(const Instruction& i) {
   std::memset(best.bad, 0, static_cast<size_t>(n));
   const Matrix& m = w.parts[0];
   const Activations x = pack(i, at(i.x), w.columns, w.kinds[0], n);
-  share(m.panels, kPanelStep, [&](int first, int last) { r.table_.argmax(&m, &x, first, last, values(i.bias), &best); });
+  share(m.panels, panel_step(m), [&](int first, int last) { r.table_.argmax(&m, &x, first, last, values(i.bias), &best); });
   r.pool_.barrier();
   if (worker != 0) return;
   r.head_tokens_.resize(static_cast<size_t>(n));

@@ -74,6 +74,11 @@ struct Checker {
     if (heads % static_cast<size_t>(kv.heads())) fail("heads must be a multiple of the pool's");
     place(i.q, heads * dim, "q");
     place(i.out, heads * dim, "out");
+    if (i.window < 0) fail("window must not be negative");
+    const size_t group = static_cast<size_t>(i.group);
+    if (needs.windows.size() <= group) needs.windows.resize(group + 1, -1);
+    int& window = needs.windows[group];
+    window = i.window == 0 || window == 0 ? 0 : std::max(window, static_cast<int>(i.window));
     needs.attend_floats = std::max(needs.attend_floats, attend_scratch_floats(kv.head_dim()) + kMaxQueryRows * (padded + 2) + 64);
     const size_t chunks = static_cast<size_t>(runner.options_.max_seq + kChunkKeys - 1) / kChunkKeys;
     const size_t tasks = static_cast<size_t>(kFewTasks * runner.threads());

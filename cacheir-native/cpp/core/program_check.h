@@ -1,6 +1,7 @@
 // Checks a program's operands before anything runs, and says how much workspace it needs.
 #pragma once
 #include <cstddef>
+#include <vector>
 
 namespace cacheir {
 
@@ -14,6 +15,7 @@ struct Needs {
   size_t qkv_columns = 0;     // of the widest qkv result
   size_t attend_floats = 0;   // scratch of a worker in attention, states included
   size_t partial_floats = 0;  // states of all chunks of a step that splits by chunks
+  std::vector<int> windows;   // of each KV group
   bool samples = false;
 };
 

@@ -107,6 +107,9 @@ void Runner::finish() {
   arena_ = HugeMemory(arena_bytes_ + 64);
   const Needs needs = check_program(*this);
   finished_ = true;
+  windows_ = needs.windows;
+  windows_.resize(std::max(windows_.size(), pools_.size()), 0);
+  find_modes();
   const size_t workers = static_cast<size_t>(threads()), rows = static_cast<size_t>(options_.max_tokens);
   const size_t columns = needs.columns;
   shared_.reserve(workspace_, rows, columns);
@@ -129,6 +132,21 @@ void Runner::finish() {
   head_kind_.reserve(batch);
 }
 
+void Runner::find_modes() {
+  for (const auto& [name, main] : sections_) {
+    if (name.find('/') != std::string::npos) continue;
+    Mode& mode = modes_[name];
+    mode.name = name;
+    mode.main = &main;
+    mode.decode = name == "decode";
+    for (size_t h = 0; h < kHeads.size(); ++h) {
+      mode.head_names[h] = name + "/" + kHeads[h];
+      const auto found = sections_.find(mode.head_names[h]);
+      mode.heads[h] = found == sections_.end() ? nullptr : &found->second;
+    }
+  }
+}
+
 Slot& Runner::slot(int number) { return slots_[number]; }
 
 KvPool& Runner::pool(int group) {
@@ -136,12 +154,5 @@ KvPool& Runner::pool(int group) {
     throw std::invalid_argument("KV group " + std::to_string(group) + " has no pages yet: call open_pool first");
   return *pools_[static_cast<size_t>(group)];
 }
-
-Section& Runner::section(const std::string& name) {
-  const auto found = sections_.find(name);
-  if (found == sections_.end()) throw std::invalid_argument("the program has no section '" + name + "'");
-  return found->second;
-}
-const Section& Runner::section(const std::string& name) const { return const_cast<Runner*>(this)->section(name); }
 
 }  // namespace cacheir

@@ -52,9 +52,11 @@ void Runner::clear_step() {
 
 void Runner::begin(const std::string& mode) {
   if (!finished_) throw std::invalid_argument("the program is not finished: call finish() first");
-  section(mode);
-  mode_ = mode;
-  const bool decode = mode == "decode";
+  mode_ = nullptr;  // a step that is refused leaves none that could be run
+  const auto found = modes_.find(mode);
+  if (found == modes_.end()) throw std::invalid_argument("the program has no section '" + mode + "'");
+  const Mode& asked = found->second;
+  const bool decode = asked.decode;
   if (step_.rows.empty()) throw std::invalid_argument("a step needs at least one row");
   if (step_.rows.size() > static_cast<size_t>(options_.max_rows))
     throw std::invalid_argument("a step takes at most " + text(options_.max_rows) + " rows, not " + text(static_cast<int64_t>(step_.rows.size())));
@@ -79,18 +81,27 @@ void Runner::begin(const std::string& mode) {
       const int32_t* table = group.page_table.data() + b * static_cast<size_t>(group.width);
       const int used = (row.position + row.tokens + kv.page_tokens() - 1) / kv.page_tokens();
       if (used > group.width) throw std::invalid_argument("slot " + text(row.slot) + " has too few pages for position " + text(row.position + row.tokens - 1));
-      for (int p = 0; p < used; ++p)
+      // Pages that have left the window are not read: a table may hold anything for them.
+      const int first = windows_[g] > 0 ? std::max(0, row.position - windows_[g] + 1) / kv.page_tokens() : 0;
+      for (int p = first; p < used; ++p)
         if (table[p] < 0 || table[p] >= kv.pages())
           throw std::invalid_argument("slot " + text(row.slot) + " has no page " + text(table[p]) + " for positions from " + text(int64_t{p} * kv.page_tokens()) + " on; the pool has " + text(kv.pages()));
       for (int at = row.position; at < row.position + row.tokens; ++at) group.slots.push_back(table[at / kv.page_tokens()] * kv.page_tokens() + at % kv.page_tokens());
       group.lengths.push_back(row.position + row.tokens);
     }
     const bool greedy = !row.masked && !(row.sampling.temperature > 0);
-    head_kind_.push_back(row.want == Want::nothing ? -1 : row.want == Want::hidden ? 3 : row.want == Want::token ? (greedy ? 0 : 1) : 2);
-    if (row.want != Want::nothing && row.want != Want::hidden) section(mode_ + "/" + kHeads[static_cast<size_t>(head_kind_.back())]);
+    head_kind_.push_back(row.want == Want::nothing ? -1 : row.want == Want::hidden ? kHiddenHead : row.want == Want::token ? (greedy ? 0 : 1) : 2);
+    if (head_kind_.back() >= 0 && head_kind_.back() < kHiddenHead) {
+      const size_t head = static_cast<size_t>(head_kind_.back());
+      if (!asked.heads[head]) throw std::invalid_argument("the program has no section '" + asked.head_names[head] + "'");
+    }
   }
-  for (size_t h = 0; h < step_.head_rows.size(); ++h)
-    if (step_.head_rows[h] < 0 || step_.head_rows[h] >= step_.row_starts.back()) throw std::invalid_argument("a head row lies outside the step");
+  const int most = decode ? options_.max_rows : options_.max_tokens;
+  if (step_.head_rows.size() > static_cast<size_t>(most))
+    throw std::invalid_argument("a " + mode + " step takes at most " + text(most) + " head rows, not " + text(static_cast<int64_t>(step_.head_rows.size())));
+  for (int32_t row : step_.head_rows)
+    if (row < 0 || row >= step_.row_starts.back()) throw std::invalid_argument("a head row lies outside the step");
+  mode_ = &asked;
 }
 
 void Runner::run_code(const std::string& name, const Section& code, size_t first, size_t last, int rows) {
@@ -99,34 +110,36 @@ void Runner::run_code(const std::string& name, const Section& code, size_t first
 }
 
 void Runner::run(const std::string& name, int first, int last) {
-  const Section& code = section(name);
+  if (!mode_ || mode_->name != name) throw std::invalid_argument("section '" + name + "' is not that of the step: call begin() first");
+  const Section& code = *mode_->main;
   if (first < 0 || last < first || static_cast<size_t>(last) > code.code.size()) throw std::invalid_argument("section '" + name + "' has no such instructions");
   run_code(name, code, static_cast<size_t>(first), static_cast<size_t>(last), static_cast<int>(step_.tokens.size()));
 }
 
 void Runner::run_main() {
-  const Section& code = section(mode_);
-  run_code(mode_, code, 0, code.code.size(), static_cast<int>(step_.tokens.size()));
+  if (!mode_) throw std::invalid_argument("no step is staged: call begin() first");
+  run_code(mode_->name, *mode_->main, 0, mode_->main->code.size(), static_cast<int>(step_.tokens.size()));
 }
 
 void Runner::run_heads(StepResult& result) {
+  if (!mode_) throw std::invalid_argument("no step is staged: call begin() first");
   result.tokens.assign(step_.rows.size(), kNoToken);
   result.failed.assign(step_.rows.size(), 0);
-  const Section& code = section(mode_);
+  const Section& code = *mode_->main;
   if (step_.head_rows.empty()) return;
-  if (code.output.place == kNone) throw std::invalid_argument("section '" + mode_ + "' has no output: call set_output");
+  if (code.output.place == kNone) throw std::invalid_argument("section '" + mode_->name + "' has no output: call set_output");
   const float* rows = reinterpret_cast<const float*>(arena_.data() + code.output.place);
   const size_t width = static_cast<size_t>(code.output.width);
   float* hidden = result.hidden;
   for (size_t h = 0; h < step_.owners.size(); ++h) {
-    if (head_kind_[static_cast<size_t>(step_.owners[h])] != 3 || !hidden) continue;
+    if (head_kind_[static_cast<size_t>(step_.owners[h])] != kHiddenHead || !hidden) continue;
     std::memcpy(hidden, rows + h * width, width * 4);
     hidden += width;
   }
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < kHiddenHead; ++kind) {
     if (std::find(head_kind_.begin(), head_kind_.end(), kind) == head_kind_.end()) continue;
-    const std::string name = mode_ + "/" + kHeads[static_cast<size_t>(kind)];
-    const Section& head = section(name);
+    const std::string& name = mode_->head_names[static_cast<size_t>(kind)];
+    const Section& head = *mode_->heads[static_cast<size_t>(kind)];
     float* input = reinterpret_cast<float*>(arena_.data() + head.input.place);
     for (size_t h = 0; h < step_.owners.size();) {
       picked_.clear();
@@ -176,7 +189,7 @@ void Runner::stage_next_tokens() {
 }
 
 int Runner::run_ahead(int n, double max_seconds, int32_t* tokens) {
-  if (mode_ != "decode" || n < 1) throw std::invalid_argument("run_ahead takes a staged decode step and at least one step to run");
+  if (!mode_ || !mode_->decode || n < 1) throw std::invalid_argument("run_ahead takes a staged decode step and at least one step to run");
   const size_t batch = step_.rows.size();
   for (size_t b = 0; b < batch; ++b) {
     const StepRow& row = step_.rows[b];
@@ -186,7 +199,8 @@ int Runner::run_ahead(int n, double max_seconds, int32_t* tokens) {
     for (size_t g = 0; g < pools_.size(); ++g) {
       const int32_t* table = step_.groups[g].page_table.data() + b * static_cast<size_t>(step_.groups[g].width);
       const int used = (row.position + n + pools_[g]->page_tokens() - 1) / pools_[g]->page_tokens();
-      if (used > step_.groups[g].width || std::any_of(table, table + used, [&](int32_t p) { return p < 0 || p >= pools_[g]->pages(); }))
+      const int now_at = row.position / pools_[g]->page_tokens();  // begin() checked those before
+      if (used > step_.groups[g].width || std::any_of(table + now_at, table + used, [&](int32_t p) { return p < 0 || p >= pools_[g]->pages(); }))
         throw std::invalid_argument("slot " + text(row.slot) + " has too few pages to run " + text(n) + " steps ahead");
     }
   }

@@ -190,6 +190,14 @@ void check_refusals() {
   refuses("two tokens in decode", [&] { stage(r, "decode", {{0, 0, {1, 2}, 0, Want::token}}); });
   refuses("a position past the end", [&] { stage(r, "prefill", {{0, 511, {1, 2}, 0, Want::token}}); });
   refuses("an unknown mode", [&] { stage(r, "other", {{0, 0, {1}, 0, Want::token}}); });
+  refuses("running a step that was refused", [&] { r.run_main(); });
+  refuses("more head rows than tokens", [&] {
+    stage(r, "decode", {{0, 0, {1}, 0, Want::token}});
+    r.step().head_rows.assign(9, 0);
+    r.step().owners.assign(9, 0);
+    r.step().positions.clear();
+    r.begin("decode");
+  });
   refuses("too many tokens", [&] { stage(r, "prefill", {{0, 0, std::vector<int32_t>(65, 1), 0, Want::token}}); });
   refuses("a place outside the arena", [&] {
     Runner other(RunnerOptions{1, 4, 16, 8, 1, false, false});

@@ -43,6 +43,19 @@ struct Section {
   Region input, output, logits;
 };
 
+// Names of head sections behind "MODE/", in the order in which they run; hidden rows need no section.
+inline constexpr std::array<const char*, 3> kHeads = {"head.greedy", "head.sampled", "head.logits"};
+inline constexpr int kHiddenHead = 3;
+
+// A main section with its heads, looked up once.
+struct Mode {
+  std::string name;
+  const Section* main = nullptr;
+  std::array<std::string, kHeads.size()> head_names;
+  std::array<const Section*, kHeads.size()> heads{};  // null where the program has none
+  bool decode = false;
+};
+
 struct Slot {
   int32_t last_token = 0;
   Sampling sampling;
@@ -100,17 +113,15 @@ class Runner {
   size_t arena_bytes() const { return arena_bytes_; }
   size_t weight_bytes() const { return weights_memory_.used(); }
   size_t workspace_bytes() const { return workspace_.used(); }
-  int hidden_width() const { return section(mode_).output.width; }
+  int hidden_width() const { return mode_ ? mode_->main->output.width : 0; }
 
  private:
   friend struct Executor;
   friend struct Checker;
-  Section& section(const std::string& name);
-  const Section& section(const std::string& name) const;
   void pack(const std::vector<StoredMatrix>& from, const Weight& to);
   void stage_next_tokens();
   void run_code(const std::string& name, const Section& section, size_t first, size_t last, int rows);
-  void run_head(const std::string& head, StepResult& result);
+  void find_modes();
 
   RunnerOptions options_;
   const KernelTable& table_;
@@ -122,13 +133,15 @@ class Runner {
   std::vector<Weight> weights_;
   std::vector<std::pair<const float*, size_t>> vectors_;
   std::vector<std::unique_ptr<KvPool>> pools_;
+  std::vector<int> windows_;             // of each KV group, 0 where a layer attends to everything
   std::unordered_map<std::string, Section> sections_;
+  std::unordered_map<std::string, Mode> modes_;
   std::unordered_map<int, Slot> slots_;
 
   // The step being run.
   Step step_;
-  std::string mode_;
-  std::vector<int> head_kind_;           // of each row, into kHeads; -1 for none
+  const Mode* mode_ = nullptr;
+  std::vector<int> head_kind_;           // of each row, into kHeads, or kHiddenHead; -1 for none
   std::vector<int32_t> picked_;          // head rows of the running head
   std::vector<int32_t> head_tokens_;     // what head_argmax and sample give, for each picked row
 
@@ -141,8 +154,5 @@ class Runner {
   std::vector<Best> best_;               // of each worker
   std::vector<Sampler> samplers_;        // of each worker
 };
-
-// Names of head sections behind "MODE/", in the order in which they run.
-inline constexpr std::array<const char*, 4> kHeads = {"head.greedy", "head.sampled", "head.logits", "head.hidden"};
 
 }  // namespace cacheir
