@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from cacheir.plugins import CommandSpec, resolve
-from cacheir.plugins.specs import FamilySpec, ImporterSpec, ModelSpec, TokenizerSpec
+from cacheir.plugins.specs import FamilySpec, ImporterSpec, ModelSpec, TokenizerSpec, UnpackerSpec
 from cacheir_importers import plugin
 from cacheir_importers.gguf import tokenizer_arrays
 from cacheir_importers.huggingface import tokenizer_files
@@ -42,6 +42,7 @@ def test_opening_a_model_needs_no_numpy() -> None:
         (plugin.cacheir_register_importers, ImporterSpec, ("run", "sniff")),
         (plugin.cacheir_register_families, FamilySpec, ("config", "gguf_config", "names")),
         (plugin.cacheir_register_tokenizers, TokenizerSpec, ("load",)),
+        (plugin.cacheir_register_unpackers, UnpackerSpec, ("run",)),
         (plugin.cacheir_register_models, ModelSpec, ("find",)),
         (plugin.cacheir_register_commands, CommandSpec, ("app",)),
     ],

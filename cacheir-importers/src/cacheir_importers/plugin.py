@@ -20,7 +20,7 @@ from cacheir.plugins import (
 @hookimpl
 def cacheir_plugin_info() -> PluginInfo:
     """Say who this is."""
-    return PluginInfo(title="CacheIR importers", summary="Reads Hugging Face folders and GGUF files.")
+    return PluginInfo(title="CacheIR importers", summary="Reads Hugging Face folders, GGUF, NPZ, ONNX and StableHLO.")
 
 
 @hookimpl
@@ -44,6 +44,12 @@ def cacheir_register_importers() -> Iterable[ImporterSpec]:
         summary="Weights in a NumPy .npz file, with config.json beside it.",
         run="cacheir_importers.npz.importer:import_npz",
         suffixes=(".npz",),
+    )
+    yield ImporterSpec(
+        name="onnx",
+        summary="An ONNX model as a plain graph.",
+        run="cacheir_importers.onnx.importer:import_onnx",
+        suffixes=(".onnx",),
     )
     yield ImporterSpec(
         name="stablehlo",

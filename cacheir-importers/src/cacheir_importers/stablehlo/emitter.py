@@ -6,16 +6,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.errors import IRError
 from cacheir.ir.builder import GraphBuilder
-from cacheir.ir.dtypes import FLOATS
 from cacheir.ir.graph import Attr, Value
 from cacheir.ir.types import TensorType
 from cacheir.models.imported import UnpackRecipe, WeightSource
 from cacheir.reference.bf16 import from_bf16
+from cacheir_importers.literals import literal_op
 from cacheir_importers.stablehlo.constants import StoredText, Written, read_constant
 from cacheir_importers.stablehlo.cursor import Cursor
 from cacheir_importers.stablehlo.lexer import Token
@@ -78,19 +77,10 @@ class Emitter:
 
     def literal(self, values: NDArray[Any], dtype: str, shape: tuple[int, ...]) -> Value:
         """Elements that are written in the graph, one for all or all of them; bf16 as uint16."""
-        sizes = tuple(map(str, shape))
-        if values.size == 0:
-            return self.op("constant", dtype=dtype, shape=sizes, values=(0.0,))
-        flat = values.reshape(-1)
-        wide = from_bf16(flat) if dtype == "bf16" else flat
-        if dtype in FLOATS and not np.isfinite(wide).all():
-            bits = tuple(flat.view(f"u{flat.itemsize}").tolist())
-            made = self.op("constant_bits", dtype=dtype, shape=sizes, values=bits)
-        else:
-            numbers = tuple(wide.astype(np.int64).tolist()) if dtype == "bool" else tuple(wide.tolist())
-            made = self.op("constant", dtype=dtype, shape=sizes, values=numbers)
-        if flat.size == 1:
-            self._literals[made.name] = wide
+        name, attrs = literal_op(values, dtype, tuple(map(str, shape)))
+        made = self.op(name, **attrs)
+        if values.size == 1:
+            self._literals[made.name] = values.reshape(-1) if dtype != "bf16" else from_bf16(values.reshape(-1))
         return made
 
     def scalar(self, number: float, dtype: str) -> Value:
