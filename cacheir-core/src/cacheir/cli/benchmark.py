@@ -20,7 +20,7 @@ from cacheir.plugins.ref import resolve
 
 app = typer.Typer(help="Time prefill and decode.", add_completion=False, rich_markup_mode=None)
 
-_MODEL = typer.Argument(None, help="An artifact, a folder with config.json, a .gguf file, or a named model.")
+_MODEL = typer.Argument(None, help="An artifact, a model folder or file, or a named model. Needed without --suite.")
 _OUTPUT = typer.Option(None, "--output", "-o", help="Write the report to this file as well.")
 
 

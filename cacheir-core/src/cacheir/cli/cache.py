@@ -50,7 +50,7 @@ def clear(
     everything: bool = typer.Option(False, "--all", help="Remove everything."),
     as_json: bool = _JSON,
 ) -> None:
-    """Remove what is cached: all of it, or what was not used for some days. It is made again when it is needed."""
+    """Remove what is cached, with --all or --older. It is made again when it is needed."""
     if everything == (older is not None):
         raise UsageError("say what to remove", hint="cacheir cache clear --all, or --older DAYS")
     removed = program_cache.clear(settings.cache_dir(), older_than_days=older)

@@ -24,7 +24,7 @@ _KERNEL = typer.Option([], "--kernel", help="Force a kernel for an op: op=kernel
 
 @app.command()
 def compile_command(
-    model: str = typer.Argument(help="A folder with config.json, a .gguf file, or a named model."),
+    model: str = typer.Argument(help="A folder with config.json, a model file, or a named model."),
     output: Path = _OUTPUT,
     target: str = typer.Option("cpu", help="The backend to compile for."),
     quant: str = typer.Option("", help="Quantise the weights: comes with a later version."),

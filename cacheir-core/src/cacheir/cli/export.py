@@ -26,7 +26,7 @@ app = typer.Typer(
 
 @app.command()
 def export(
-    model: str = typer.Argument(help="An artifact, a model folder, a .gguf file or a named model."),
+    model: str = typer.Argument(help="An artifact, a model folder or file, or a named model."),
     output: str = typer.Argument(help="The file to write, - for standard output."),
     mode: str = typer.Option("decode", help="The mode whose graph is written."),
     graph: str = typer.Option("main", help="The graph: main, a layer graph or a head."),

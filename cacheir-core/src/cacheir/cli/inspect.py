@@ -31,7 +31,7 @@ _SKIP = typer.Option([], "--skip-pass", help="When a model is compiled on demand
 
 @app.command()
 def inspect(
-    model: str = typer.Argument(help="An artifact, a model folder, a .gguf file or a named model."),
+    model: str = typer.Argument(help="An artifact, a model folder or file, or a named model."),
     mode: str = typer.Option("", help="Show the graphs of one mode, or limit what else is asked for to it."),
     graph: str = typer.Option("", help="Show one graph, or limit what else is asked for to it."),
     pass_name: str = typer.Option("", help="Show what a pass or step did: its diffs and notes."),

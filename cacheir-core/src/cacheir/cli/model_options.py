@@ -8,7 +8,7 @@ from cacheir.artifact.card import CompileOptions
 from cacheir.cli.output import say
 from cacheir.runtime.runtime import Runtime
 
-MODEL = typer.Argument(help="An artifact, a folder with config.json, a .gguf file, or a named model.")
+MODEL = typer.Argument(help="An artifact, a folder with config.json, a .gguf or .npz file, or a named model.")
 BACKEND = typer.Option("auto", help="The backend that runs it; auto takes the first that can work here.")
 THREADS = typer.Option(0, min=0, help="Threads of the backend; 0: as many as the process may use.")
 MAX_SEQ = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's own limit, at most 8192.")

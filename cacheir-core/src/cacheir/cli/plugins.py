@@ -53,7 +53,7 @@ def list_plugins(
 
 @app.command("hooks")
 def list_hooks(as_json: bool = _JSON) -> None:
-    """List every hook with its arguments, its level and who implements it."""
+    """List every hook: its arguments, its level, who implements it."""
     rows = inventory.hook_rows(default())
     if as_json:
         print_json(
@@ -110,7 +110,7 @@ def doctor(
 
 @app.command("new")
 def new(
-    kind: str = typer.Argument(help="What the plugin adds: pass, op, ..."),
+    kind: str = typer.Argument(help="What the plugin adds: pass, op, exporter, command or quant-format."),
     name: str = typer.Argument(help="Its name, lower case words joined by '-'."),
     folder: Path = _FOLDER,
 ) -> None:
@@ -129,7 +129,10 @@ def ledger(
     artifact: Path = _ARTIFACT,
     as_json: bool = _JSON,
 ) -> None:
-    """List who supplied each pass, op, kernel and family of an artifact, and what lost."""
+    """List who supplied what an artifact is made of, and what lost.
+
+    Each pass, op, kernel and family of it, with the plugin that it comes from.
+    """
     from cacheir.cli.show_ledger import ledger_json, ledger_text, read_ledger
 
     found = read_ledger(artifact, default())
