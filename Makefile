@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PROMPT ?= What is a compiler? Answer in two sentences.
+export PROMPT # as a variable of the shell, so that quotes and dollars in it stay what they are
 TOKENS ?= 96
 
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ help:  ## list these commands
 
 demo: $(VENV)/demo-ready  ## set up, then stream an answer of SmolLM2-135M-Instruct on the CPU
 	$(SAY) "Asking SmolLM2-135M-Instruct on the CPU. The first run compiles the model; the next one finds it in the cache."
-	$(BIN)/cacheir run smollm2 --chat --prompt "$(PROMPT)" --max-new-tokens $(TOKENS)
+	$(BIN)/cacheir run smollm2 --chat --prompt "$$PROMPT" --max-new-tokens $(TOKENS)
 
 test: dev  ## set up, then run all tests
 	@$(MAKE) --no-print-directory --keep-going test-alone test-example test-together

@@ -54,9 +54,9 @@ def test_list_of_a_kind(spelt: str, cacheir: Run) -> None:
     done = cacheir("plugins", "list", "--kind", spelt, "--json")
     assert done.returncode == 0, done.stderr
     assert {"name", "plugin", "bits_per_weight", "summary"} == set(json.loads(done.stdout)["quant_formats"][0])
-    first, second = cacheir("plugins", "list", "--kind", spelt).stdout.splitlines()[:2]
+    first, *rows = cacheir("plugins", "list", "--kind", spelt).stdout.splitlines()
     assert first.split() == ["NAME", "PLUGIN", "BITS", "PER", "WEIGHT", "SUMMARY"]
-    assert second.split()[:3] == ["q4_0", "core", "4.5"]
+    assert ["q4_0", "core", "4.5"] in [row.split()[:3] for row in rows]
 
 
 def test_an_unknown_kind(cacheir: Run) -> None:
