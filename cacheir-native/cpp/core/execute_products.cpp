@@ -38,43 +38,41 @@ Activations Executor::pack(const Instruction& i, const float* x, int columns, Ac
   return to;
 }
 
-void Executor::linear(const Instruction& i) {
+// x times all parts of a stack, to out [n][w.rows]; parts that take one kind of activations are one phase.
+void Executor::stack(const Instruction& i, int n, float* out, const float* residual) {
   const Weight& w = r.weights_[static_cast<size_t>(i.weight)];
-  const int n = count(i);
-  if (n == 0) return;
-  for (size_t p = 0; p < w.parts.size(); ++p) {
-    const Matrix& m = w.parts[p];
-    const Activations x = pack(i, at(i.x), w.columns, w.kinds[p], n);
-    const size_t column = static_cast<size_t>(w.first_column[p]), stride = static_cast<size_t>(w.rows);
-    const float* bias = values(i.bias);
-    const Destination to{at(i.out) + column, stride, bias ? bias + column : nullptr,
-                         i.residual == kNone ? nullptr : at(i.residual) + column, stride};
-    share(m.panels, panel_step(m), [&](int first, int last) { r.table_.matmul(&m, &x, first, last, &to); });
+  const size_t stride = static_cast<size_t>(w.rows);
+  const float* bias = values(i.bias);
+  for (size_t begin = 0, end; begin < w.parts.size(); begin = end) {
+    int panels = 0, step = 1;
+    for (end = begin; end < w.parts.size() && w.kinds[end] == w.kinds[begin]; ++end) {
+      panels += w.parts[end].panels;
+      step = std::max(step, panel_step(w.parts[end]));
+    }
+    const Activations x = pack(i, at(i.x), w.columns, w.kinds[begin], n);
+    share(panels, step, [&](int first, int last) {
+      for (size_t p = begin; p < end; ++p) {
+        const Matrix& m = w.parts[p];
+        const size_t column = static_cast<size_t>(w.first_column[p]);
+        const Destination to{out + column, stride, bias ? bias + column : nullptr, residual ? residual + column : nullptr, stride};
+        const int low = std::clamp(first, 0, m.panels), high = std::clamp(last, 0, m.panels);
+        if (low < high) r.table_.matmul(&m, &x, low, high, &to);
+        first -= m.panels;
+        last -= m.panels;
+      }
+    });
     r.pool_.barrier();
   }
 }
 
+void Executor::linear(const Instruction& i) {
+  if (const int n = count(i); n > 0) stack(i, n, at(i.out), i.residual == kNone ? nullptr : at(i.residual));
+}
+
 void Executor::qkv(const Instruction& i) {
-  const Weight& w = r.weights_[static_cast<size_t>(i.weight)];
-  const int n = count(i);
-  if (n == 0) return;
-  const size_t stride = static_cast<size_t>(w.rows);
-  Activations x{};
-  for (size_t p = 0; p < w.parts.size(); ++p) {
-    const Matrix& m = w.parts[p];
-    if (p == 0 || w.kinds[p] != x.kind) {
-      if (p > 0) r.pool_.barrier();  // the old packing may still be read
-      x = pack(i, at(i.x), w.columns, w.kinds[p], n);
-    }
-    const size_t column = static_cast<size_t>(w.first_column[p]);
-    const float* bias = values(i.bias);
-    const Destination to{r.qkv_ + column, stride, bias ? bias + column : nullptr, nullptr, 0};
-    // Fixed shares: three matrices in one phase cannot share one counter of pieces.
-    const int k = workers();
-    const int first = m.panels * worker / k, last = m.panels * (worker + 1) / k;
-    if (first < last) r.table_.matmul(&m, &x, first, last, &to);
-  }
-  r.pool_.barrier();
+  if (rows == 0) return;
+  const size_t stride = static_cast<size_t>(r.weights_[static_cast<size_t>(i.weight)].rows);
+  stack(i, rows, r.qkv_, nullptr);
   turn_and_store(i, stride);
   r.pool_.barrier();
 }

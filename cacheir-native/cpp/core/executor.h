@@ -17,6 +17,7 @@ struct Executor {
   void embedding(const Instruction& i);
   void rope_table(const Instruction& i);
   void norm(const Instruction& i);
+  void stack(const Instruction& i, int n, float* out, const float* residual);
   void linear(const Instruction& i);
   void qkv(const Instruction& i);
   void turn_and_store(const Instruction& i, size_t stride);
