@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -317,6 +319,14 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_memory() -> Iterator[None]:
+    """Reading damaged files takes no memory to speak of."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # KiB
+
+
 @settings(max_examples=150, deadline=2000)
 @given(st.sampled_from(TEXTS), st.integers(0, 4000), st.integers(0, 40), PIECES | st.binary(max_size=8))
 def test_a_changed_program_is_read_or_refused(
@@ -327,7 +337,7 @@ def test_a_changed_program_is_read_or_refused(
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=2000)
+@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=2000)
 @given(st.sampled_from(TEXTS), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 40), PIECES), max_size=5))
 def test_many_changes_of_a_program(
     read: Callable[[bytes], None], text: bytes, changes: list[tuple[int, int, bytes]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import resource
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -325,6 +327,13 @@ def test_what_a_node_asks_for_is_named(tmp_path: Path) -> None:
             import_onnx(tmp_path / "m.onnx", {})
 
 
+def test_a_known_value_that_doubles_with_every_node_is_refused(tmp_path: Path) -> None:
+    nodes = [node("Concat", [f"c{n}", f"c{n}"], [f"c{n + 1}"], axis=0) for n in range(40)]
+    save(tmp_path / "m.onnx", [*nodes, node("Identity", ["c40"], ["y"])], {}, ["y"], stored={"c0": np.arange(8)})
+    with pytest.raises(UnsupportedModelError, match=r"node 'c10' \(Concat\) makes 8192 elements while importing"):
+        import_onnx(tmp_path / "m.onnx", {})
+
+
 def test_damaged_models(tmp_path: Path) -> None:
     tensor = onnx.TensorProto(name="w", dims=[4, 30], data_type=1, raw_data=b"\0" * 100)
     write_with(tmp_path, tensor)
@@ -346,6 +355,14 @@ def test_damaged_models(tmp_path: Path) -> None:
 
 
 # --- damaged bytes ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_memory() -> Iterator[None]:
+    """Reading damaged files takes no memory to speak of."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # KiB
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +399,7 @@ def test_a_changed_model_is_read_or_refused(seeds: Any, number: int, changes: li
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=2000)
+@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=2000)
 @given(st.integers(0, 100), CHANGES)
 def test_many_changes_of_a_model(seeds: Any, number: int, changes: list[tuple[int, int, bytes]]) -> None:
     read_changed(seeds, number, changes)

@@ -27,7 +27,6 @@ _ON_SIZES: Mapping[str, Callable[[Any, Any], Any]] = {
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b if isinstance(a, Dim) or not isinstance(b, Dim) else b * a,
 }
-MAX_KNOWN = 4096
 
 
 def _binary(emitter: Emitter, node: Node) -> Sequence[Value | Array]:

@@ -27,6 +27,8 @@ from cacheir_importers.onnx.model import MAX_LIST, Node, Tensor, Unread
 from cacheir_importers.onnx.tensors import dtype_of_type, elements_of, is_small, place_of
 from cacheir_importers.onnx.wire import Wire
 
+MAX_KNOWN = 4096  # elements of a value that is worked out while importing
+
 Array = NDArray[Any]
 Rule = Callable[["Emitter", Node], Sequence["Value | Array"]]
 Shape = tuple[Dim, ...]
@@ -62,6 +64,8 @@ class Emitter:
 
     def know(self, name: str, array: Array, dtype: str) -> None:
         """``name`` has these elements: numbers, or sizes in an array of objects."""
+        if array.size > MAX_KNOWN:
+            self.refuse(f"makes {array.size} elements while importing; at most {MAX_KNOWN} are worked out")
         self._claim(name)
         self._known[name] = array, dtype
 

@@ -10,8 +10,8 @@ import numpy as np
 from cacheir.ir.dims import Dim
 from cacheir.ir.graph import Value
 from cacheir_importers.literals import literal_op
-from cacheir_importers.onnx.elementwise import MAX_KNOWN, as_size, cast
-from cacheir_importers.onnx.emitter import Array, Emitter, Inputs, Rule, dtype_of, shape_of, text
+from cacheir_importers.onnx.elementwise import as_size, cast
+from cacheir_importers.onnx.emitter import MAX_KNOWN, Array, Emitter, Inputs, Rule, dtype_of, shape_of, text
 from cacheir_importers.onnx.model import Node, Tensor
 from cacheir_importers.onnx.sizes import left_over, stretched
 
