@@ -17,8 +17,8 @@ from cacheir.ir.verify import verify_module
 from cacheir.models.block import BlockRequest, LayerWriter
 from cacheir.models.decoder_graph import SizeLimits, build_logical, weight_type, weight_types
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec
-from cacheir.models.weight_shapes import weight_shapes
 from cacheir.models.imported import WeightSource
+from cacheir.models.weight_shapes import weight_shapes
 from cacheir.ops.table import core_ops
 from cacheir.plugins.specs import FamilySpec
 from cacheir.testing.tiny_decoders import LIMITS, tiny_decoders
