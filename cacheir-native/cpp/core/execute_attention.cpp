@@ -72,6 +72,7 @@ void Executor::attention(const Instruction& i) {
   task.kv = &kv;
   task.window = plan.window;
   task.scale = scale;
+  task.softcap = static_cast<float>(i.softcap);
   task.scratch = scratch;
 
   // Task number -> row, KV head, tile; the latest tiles, which see the most keys, come first.

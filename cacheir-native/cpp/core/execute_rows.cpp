@@ -59,7 +59,7 @@ void Executor::rope_table(const Instruction& i) {
 }
 
 void Executor::norm(const Instruction& i) {
-  const int n = count(i), width = static_cast<int>(i.width);
+  const int n = count(i) * static_cast<int>(std::max<int64_t>(i.heads, 1)), width = static_cast<int>(i.width);
   for (int t = worker; t < n; t += workers()) {
     const size_t offset = static_cast<size_t>(t) * static_cast<size_t>(width);
     const float* x = at(i.x) + offset;

@@ -75,6 +75,7 @@ struct Checker {
     place(i.q, heads * dim, "q");
     place(i.out, heads * dim, "out");
     if (i.window < 0) fail("window must not be negative");
+    if (!(i.softcap >= 0)) fail("softcap must not be negative");
     const size_t group = static_cast<size_t>(i.group);
     if (needs.windows.size() <= group) needs.windows.resize(group + 1, -1);
     int& window = needs.windows[group];
@@ -111,13 +112,14 @@ struct Checker {
         place(i.sin, static_cast<size_t>(i.dims / 2), "sin");
         break;
       case Opcode::add_rms_norm:
+        if (i.heads > 1) fail("heads is for rms_norm alone");
         place(i.residual, positive(i.width, "width"), "residual");
         place(i.sum, width, "sum");
         [[fallthrough]];
       case Opcode::rms_norm:
         vector(i.norm, positive(i.width, "width"), "norm");
-        place(i.x, width, "x");
-        place(i.out, width, "out");
+        place(i.x, width * static_cast<size_t>(std::max<int64_t>(i.heads, 1)), "x");
+        place(i.out, width * static_cast<size_t>(std::max<int64_t>(i.heads, 1)), "out");
         break;
       case Opcode::linear: {
         const Weight& w = weight(i.weight, "weight", false);

@@ -26,7 +26,7 @@ void set_operand(Instruction& i, const std::string& name, const py::handle& valu
       {"dims", &Instruction::dims}, {"interleaved", &Instruction::interleaved}, {"window", &Instruction::window},
       {"width", &Instruction::width}, {"head_rows", &Instruction::head_rows}};
   struct Real { const char* name; double Instruction::*field; };
-  static constexpr Real real[] = {{"eps", &Instruction::eps}, {"scale", &Instruction::scale}, {"magnitude", &Instruction::magnitude}};
+  static constexpr Real real[] = {{"eps", &Instruction::eps}, {"scale", &Instruction::scale}, {"magnitude", &Instruction::magnitude}, {"softcap", &Instruction::softcap}};
   for (const Whole& w : whole) {
     if (name == w.name) {
       i.*w.field = value.cast<int64_t>();

@@ -49,7 +49,7 @@ Cache fill(std::mt19937& random, const KernelTable& table, KvFormat format, int 
 }
 
 // `rows` queries of KV head `head` at positions; sequentially, or chunk by chunk and merged.
-std::vector<float> attend(const KernelTable& table, const Cache& cache, int head, const std::vector<float>& q, const std::vector<int32_t>& positions, int window, bool split) {
+std::vector<float> attend(const KernelTable& table, const Cache& cache, int head, const std::vector<float>& q, const std::vector<int32_t>& positions, int window, float softcap, bool split) {
   const KvLayer layer = cache.pool.layer(1);
   const int dim = layer.head_dim, rows = static_cast<int>(positions.size());
   const size_t state_floats = static_cast<size_t>(layer.padded_dim) + 2;
@@ -66,6 +66,7 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, int head
     task.rows = std::min(kMaxQueryRows, rows - first);
     task.window = window;
     task.scale = 0.17f;
+    task.softcap = softcap;
     task.scratch = scratch.data();
     int highest = 0;
     for (int m = 0; m < task.rows; ++m) {
@@ -91,12 +92,13 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, int head
 }
 
 void check_attention(std::mt19937& random, const KernelTable& table, KvFormat format, int dim, int window) {
+  const float softcap = window ? 1.5f : 0.0f;
   const int heads = 2, tokens = 300 + static_cast<int>(random() % 90), rows = 23;
   const Cache cache = fill(random, table, format, heads, dim, tokens);
   const std::vector<float> q = check::normal(random, static_cast<size_t>(rows * dim));
   std::vector<int32_t> positions;
   for (int m = 0; m < rows; ++m) positions.push_back(m < 3 ? m : static_cast<int32_t>(random() % static_cast<unsigned>(tokens)));
-  const std::vector<float> got = attend(table, cache, 1, q, positions, window, false);
+  const std::vector<float> got = attend(table, cache, 1, q, positions, window, softcap, false);
   for (int m = 0; m < rows; ++m) {
     const int last = positions[static_cast<size_t>(m)], first = window ? std::max(0, last - window + 1) : 0;
     std::vector<double> score;
@@ -105,7 +107,7 @@ void check_attention(std::mt19937& random, const KernelTable& table, KvFormat fo
     for (int t = first; t <= last; ++t) {
       double s = 0;
       for (int d = 0; d < dim; ++d) s += static_cast<double>(q[static_cast<size_t>(m * dim + d)]) * cache.k[key(t, d)];
-      score.push_back(s * 0.17f);
+      score.push_back(softcap > 0 ? softcap * std::tanh(s * 0.17f / softcap) : s * 0.17f);
       top = std::max(top, score.back());
     }
     for (double& s : score) sum += s = std::exp(s - top);
@@ -117,7 +119,7 @@ void check_attention(std::mt19937& random, const KernelTable& table, KvFormat fo
     }
     const std::vector<float> one(q.begin() + m * dim, q.begin() + (m + 1) * dim);
     for (bool split : {false, true}) {
-      const std::vector<float> alone = attend(table, cache, 1, one, {last}, window, split);
+      const std::vector<float> alone = attend(table, cache, 1, one, {last}, window, softcap, split);
       CHECK(std::memcmp(alone.data(), got.data() + m * dim, static_cast<size_t>(dim) * 4) == 0, "%s format %d dim %d window %d: position %d alone differs (split %d)", table.name, static_cast<int>(format), dim, window, last, split);
     }
   }

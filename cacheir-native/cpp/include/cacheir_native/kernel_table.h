@@ -91,7 +91,7 @@ struct Attend {
   const float* q[kMaxQueryRows];
   int32_t position[kMaxQueryRows];
   int rows, window, first_chunk, last_chunk;
-  float scale;
+  float scale, softcap;  // scores become softcap * tanh(score / softcap), where it is not 0
   float* state[kMaxQueryRows];
   float* scratch;  // attend_scratch_floats(head_dim)
 };

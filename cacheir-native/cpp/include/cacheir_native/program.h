@@ -11,13 +11,13 @@ namespace cacheir {
 enum class Opcode : int32_t {
   embedding,     // table -> out [T, H]
   rope_table,    // inverse_frequencies, magnitude -> cos, sin [T, dims / 2]
-  rms_norm,      // x, norm, eps -> out
+  rms_norm,      // x, width, norm, eps (, heads: so many vectors of `width` a row) -> out
   add_rms_norm,  // x, residual, norm, eps -> sum, out
   linear,        // x, weight (, norm, eps) (, bias) (, residual) -> out
   qkv,           // x, weight (, norm, eps) (, bias) (, cos, sin, dims, interleaved) -> q, and k and v or the KV pool
   rope,          // x, cos, sin, dims, interleaved, heads, head_dim -> out
   kv_append,     // k, v, group, layer
-  attention,     // q, group, layer, heads, scale, window -> out
+  attention,     // q, group, layer, heads, scale, window (, softcap) -> out
   swiglu,        // x, weight (gate and up) (, norm, eps) (, bias) -> out
   silu,          // x, width -> out
   silu_multiply, // x (gate), residual (up), width -> out
@@ -44,7 +44,7 @@ struct Instruction {
   int64_t group = kNone, layer = kNone;
   int64_t heads = 0, kv_heads = 0, head_dim = 0, dims = 0, interleaved = 0, window = 0, width = 0;
   int64_t head_rows = 0;  // 1: one row for each head row of the step, not for each token
-  double eps = 0, scale = 0, magnitude = 1;
+  double eps = 0, scale = 0, magnitude = 1, softcap = 0;
 };
 
 }  // namespace cacheir
