@@ -280,6 +280,11 @@ def test_f07_quantised_checkpoints_are_named(folder: Build, method: str) -> None
         opened(folder(quantization_config={"quant_method": method, "bits": 4}))
 
 
+def test_a_folder_that_was_saved_from_a_gguf_file_is_dense(folder: Build) -> None:
+    model = opened(folder(quantization_config={"quant_method": "gguf", "gguf_file": "x.gguf", "dequantize": False}))
+    assert {source.format for source in model.sources.values()} == {"f32"}
+
+
 def test_fields_that_nothing_used_are_noted(folder: Build) -> None:
     model = opened(folder(some_new_field=3, rope_scaling={"type": "default", "odd": 1}, auto_map={"x": "y"}))
     assert model.notes == ("config.json fields that nothing used: auto_map, rope_scaling.odd, some_new_field",)

@@ -76,10 +76,10 @@ def test_greedy_tokens(case: Case) -> None:
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("plugin")
-    shutil.copy(Path(__file__).with_name("faults.py"), folder / "planted_faults.py")
+    shutil.copy(Path(__file__).with_name("faults.py"), folder / "planted_llama_faults.py")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        yield plugin_host("cacheir_cpu.plugin", "cacheir_importers.plugin", "planted_faults")
+        yield plugin_host("cacheir_cpu.plugin", "cacheir_importers.plugin", "planted_llama_faults")
 
 
 @pytest.mark.parametrize("case", FAULTY_SHAPES, indirect=True)

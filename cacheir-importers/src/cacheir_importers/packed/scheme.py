@@ -33,7 +33,7 @@ class Scheme:
 
 
 def read_scheme(value: object, place: str) -> Scheme | None:
-    """The scheme that ``quantization_config`` describes, None where there is none.
+    """The scheme that ``quantization_config`` describes, None where there is none or the tensors are dense.
 
     Raises UnsupportedModelError that names the method, or the field and value, that is not supported;
     MalformedModelError for a field that makes no sense.
@@ -45,6 +45,9 @@ def read_scheme(value: object, place: str) -> Scheme | None:
         raise UnsupportedModelError(f"{where} is {str(value)[:40]!r}, which is no object")
     fields = Fields(value, where)
     method = fields.text_or("quant_method", "without a name")
+    if method == "gguf":
+        # transformers leaves this in a folder saved from a GGUF file, whose tensors it had made dense before.
+        return None
     if method not in METHODS:
         raise UnsupportedModelError(
             f"{place}: quantization_config.quant_method {method!r} is not supported; supported: {', '.join(METHODS)}"
