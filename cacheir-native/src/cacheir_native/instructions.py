@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 
 from cacheir.ir.types import TensorType
 from cacheir.schedule.flatten import Launch, Place
@@ -60,8 +60,10 @@ def rope_table(launch: Launch) -> Form:
 
 
 def rms_norm(launch: Launch) -> Form:
-    """The norm of each row."""
-    return Form("rms_norm", {"x": 0}, {"out": 0}, {"norm": _weights(launch, "vector", 1)}, _norm(launch, 0))
+    """The norm of each row, or of each head of a row."""
+    *outer, width = _shape(launch.reads[0])[1:]
+    numbers = {"width": width, "heads": prod(outer)} | _eps(launch)
+    return Form("rms_norm", {"x": 0}, {"out": 0}, {"norm": _weights(launch, "vector", 1)}, numbers)
 
 
 def add_rms_norm(launch: Launch) -> Form:
@@ -133,6 +135,7 @@ def paged_attention_prefill(launch: Launch) -> Form:
         "heads": _shape(launch.reads[0])[1],
         "scale": _real(launch.attrs["scale"]),
         "window": _whole(launch.attrs.get("window", 0)),
+        "softcap": _real(launch.attrs.get("softcap") or 0.0),
     }
     return Form("attention", {"q": 0}, {"out": 0}, {}, numbers | _pool(launch, 1))
 

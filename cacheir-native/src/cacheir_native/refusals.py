@@ -30,8 +30,8 @@ def rope_table(op: Op) -> str | None:
 
 
 def rms_norm(op: Op) -> str | None:
-    """A token's whole row under one norm weight."""
-    return _rows(op.operands[0], 2) or _vectors(op, 1)
+    """A token's whole row, or each of its heads, under one norm weight."""
+    return _rows(op.operands[0], 0) or _vectors(op, 1)
 
 
 def add_rms_norm(op: Op) -> str | None:
@@ -50,9 +50,7 @@ def kv_append(op: Op) -> str | None:
 
 
 def paged_attention_prefill(op: Op) -> str | None:
-    """No soft cap."""
-    if op.attr("softcap") is not None:
-        return "it has no soft cap of scores"
+    """f32 queries [T, heads, D], and the inputs of the step."""
     return _rows(op.operands[0], 3) or _inputs(op, 2)
 
 
