@@ -31,10 +31,9 @@ class TestKernels(KernelTests):
             if isinstance(operand, KVPool):
                 prepared.append(_pool(operand))
             elif layout == "+":
-                axis = 1 if "columns" in kernel.layouts else 0
-                prepared[-1] = np.concatenate([prepared[-1], _laid_out(operand, kernel.layouts)], axis=axis)
+                prepared[-1] = np.concatenate([prepared[-1], _laid_out(operand, layout)])
             else:
-                prepared.append(_laid_out(operand, kernel.layouts if layout in ("rows", "columns") else (layout,)))
+                prepared.append(_laid_out(operand, layout))
         return prepared
 
 
@@ -44,11 +43,9 @@ def _pool(pool: KVPool) -> Pool:
     return twin
 
 
-def _laid_out(operand: Any, layouts: Sequence[str]) -> Any:
-    if not any(layouts):
+def _laid_out(operand: Any, layout: str) -> Any:
+    if not layout:
         return operand
     if isinstance(operand, QuantArray):
-        dense = operand.dense()
-    else:
-        dense = from_bf16(operand) if operand.dtype == np.uint16 else operand.astype(np.float32)
-    return np.ascontiguousarray(dense.T) if "columns" in layouts else dense
+        return operand.dense()
+    return from_bf16(operand) if operand.dtype == np.uint16 else operand.astype(np.float32)

@@ -22,19 +22,34 @@ def test_both_kernels_equal_float64(tokens: int, width: int, features: int, with
     x, weight, bias = _inputs(tokens, width, features)
     expected = x.astype(np.float64) @ weight.astype(np.float64).T + (bias if with_bias else 0)
     extra = (bias,) if with_bias else ()
-    for kernel, held in ((linear, weight), (linear_invariant, np.ascontiguousarray(weight.T))):
+    for kernel in (linear, linear_invariant):
         out = np.full((tokens, features), np.nan, np.float32)
-        kernel(x, held, *extra, out=out)
+        kernel(x, weight, *extra, out=out)
         np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5 * np.sqrt(width))
 
 
-@pytest.mark.parametrize(("width", "features"), [(64, 64), (64, 128), (64, 300), (576, 960), (576, 3072), (1536, 576)])
+@pytest.mark.parametrize(
+    ("width", "features"),
+    [(64, 64), (64, 128), (64, 300), (576, 960), (576, 3072), (1536, 576), (896, 4864), (513, 511)],
+)
 def test_the_invariant_kernel_gives_a_row_the_same_bits_in_any_company(width: int, features: int) -> None:
-    x, weight, _ = _inputs(64, width, features)
-    columns = np.ascontiguousarray(weight.T)
-    whole = np.empty((64, features), np.float32)
-    linear_invariant(x, columns, out=whole)
-    for start, count in [(0, 1), (5, 1), (3, 2), (10, 3), (1, 7), (8, 8), (20, 9), (7, 31), (0, 63)]:
+    x, weight, _ = _inputs(528, width, features)
+    whole = np.empty((528, features), np.float32)
+    linear_invariant(x, weight, out=whole)
+    for start, count in [
+        (0, 1),
+        (5, 1),
+        (3, 2),
+        (10, 3),
+        (1, 7),
+        (8, 8),
+        (20, 9),
+        (7, 31),
+        (0, 63),
+        (3, 257),
+        (8, 512),
+        (1, 520),
+    ]:
         part = np.empty((count, features), np.float32)
-        linear_invariant(x[start : start + count], columns, out=part)
+        linear_invariant(x[start : start + count], weight, out=part)
         np.testing.assert_array_equal(part, whole[start : start + count])

@@ -1,7 +1,7 @@
-"""Weights in memory as the chosen kernels want them: dense, stacked, transposed; each made once for all modes.
+"""Weights in memory as the chosen kernels want them: dense or stacked; each made once for all modes.
 
 A kernel's layouts are one word for each operand: "" as stored, "dense" float32 as the op defines it, "rows" float32
-[N, K] and "columns" float32 [K, N]; "+" joins an operand to the matrix of the one before it, along N.
+[N, K]; "+" joins an operand to the matrix of the one before it, along N.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Residents:
         self._used = 0
 
     def get(self, layout: str, recipes: Sequence[str]) -> Array | QuantArray:
-        """The weights of ``recipes`` as one array in ``layout``; several only for ``rows`` and ``columns``."""
+        """The weights of ``recipes`` as one array in ``layout``; several only for ``rows``."""
         key = _key(layout, tuple(recipes))
         if key not in self._arrays:
             self._arrays[key] = self._make(*key)
@@ -73,7 +73,7 @@ class Residents:
         if layout == "dense":
             return self._allocate(shapes[0])
         rows, width = sum(shape[0] for shape in shapes), shapes[0][1]
-        return self._allocate((rows, width) if layout == "rows" else (width, rows))
+        return self._allocate((rows, width))
 
     def _fill(self, key: tuple[str, tuple[str, ...]], out: NDArray[np.float32]) -> None:
         layout, recipes = key
@@ -84,12 +84,7 @@ class Residents:
         for recipe in recipes:
             stored = self._store.get(recipe)
             stop = start + stored.shape[0]
-            if layout == "rows":
-                _unpack(stored, out[start:stop])
-            else:
-                dense = np.empty(stored.shape, np.float32)
-                _unpack(stored, dense)
-                out[:, start:stop] = dense.T
+            _unpack(stored, out[start:stop])
             start = stop
 
     def _allocate(self, shape: tuple[int, ...]) -> NDArray[np.float32]:

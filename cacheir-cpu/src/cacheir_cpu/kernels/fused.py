@@ -22,7 +22,7 @@ def fused_qkv(x: F32, stacked: F32, *biases: F32, out: tuple[F32, F32, F32]) -> 
 
 
 def fused_qkv_invariant(x: F32, stacked: F32, *biases: F32, out: tuple[F32, F32, F32]) -> None:
-    """x [T, H], stacked columns [H, N*D + 2*K*D], three biases or none -> q [T, N*D], k and v [T, K*D]."""
+    """x [T, H], stacked rows [N*D + 2*K*D, H], three biases or none -> q [T, N*D], k and v [T, K*D]."""
     _split(x, stacked, biases, out, product_invariant)
 
 
@@ -54,7 +54,7 @@ def fused_rmsnorm_qkv_rope_invariant(
     out: tuple[F32, F32, F32],
     **_: object,
 ) -> None:
-    """x [T, H], norm [H], stacked columns, cos and sin [T, dims / 2] -> q [T, N, D], k and v [T, K, D]."""
+    """x [T, H], norm [H], stacked rows, cos and sin [T, dims / 2] -> q [T, N, D], k and v [T, K, D]."""
     _norm_qkv_rope(x, norm, stacked, cos, sin, biases, eps, layout, out, product_invariant)
 
 
@@ -64,7 +64,7 @@ def fused_swiglu(x: F32, stacked: F32, *biases: F32, out: F32) -> None:
 
 
 def fused_swiglu_invariant(x: F32, stacked: F32, *biases: F32, out: F32) -> None:
-    """x [T, H], stacked gate and up columns [H, 2*F], two biases or none -> silu(gate) * up [T, F]."""
+    """x [T, H], stacked gate and up rows [2*F, H], two biases or none -> silu(gate) * up [T, F]."""
     _gate_up(x, stacked, biases, out, product_invariant)
 
 

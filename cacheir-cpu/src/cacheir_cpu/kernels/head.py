@@ -26,8 +26,8 @@ def head_argmax(rows: F32, weight: F32, bias: F32 | None = None, *, out: I32) ->
     greedy_token(logits, out=out)
 
 
-def head_argmax_invariant(rows: F32, columns: F32, bias: F32 | None = None, *, out: I32) -> None:
-    """rows [R, H], columns [H, V], bias [V] -> out [R], as ``head_argmax``."""
-    logits = np.empty((rows.shape[0], columns.shape[1]), np.float32)
-    linear_invariant(rows, columns, bias, out=logits)
+def head_argmax_invariant(rows: F32, weight: F32, bias: F32 | None = None, *, out: I32) -> None:
+    """rows [R, H], weight [V, H], bias [V] -> out [R], as ``head_argmax``."""
+    logits = np.empty((rows.shape[0], weight.shape[0]), np.float32)
+    linear_invariant(rows, weight, bias, out=logits)
     greedy_token(logits, out=out)

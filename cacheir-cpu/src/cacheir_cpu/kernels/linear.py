@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 
 # OpenBLAS takes other kernels for few rows than for many. From this many rows on, and in multiples of it, a row's
-# bits do not depend on how many rows stand beside it (measured over 1 to 64 rows; tests/test_batch_invariance.py).
+# bits do not depend on how many rows stand beside it (tests/test_linear.py tries 1 to 520 rows).
 ROW_BLOCK = 8
+# It takes others again for small products, so with a weight of this many elements or fewer each block goes alone.
+SMALL_WEIGHT = 1 << 18
 
 
 def product(x: F32, rows: F32, out: F32) -> None:
@@ -20,16 +22,16 @@ def product(x: F32, rows: F32, out: F32) -> None:
         np.matmul(x, rows.T, out=out)
 
 
-def product_invariant(x: F32, columns: F32, out: F32) -> None:
-    """x [T, K], columns [K, N] -> out [T, N], rows padded with zeros to a multiple of ``ROW_BLOCK``."""
+def product_invariant(x: F32, rows: F32, out: F32) -> None:
+    """x [T, K], rows [N, K] -> out [T, N], x padded with zeros to a multiple of ``ROW_BLOCK`` rows."""
     tokens = x.shape[0]
-    padded = -(-tokens // ROW_BLOCK) * ROW_BLOCK
-    if padded == tokens:
-        np.matmul(x, columns, out=out)
-        return
-    block = np.zeros((padded, x.shape[1]), np.float32)
-    block[:tokens] = x
-    out[...] = np.matmul(block, columns)[:tokens]
+    padded = np.zeros((-(-tokens // ROW_BLOCK) * ROW_BLOCK, x.shape[1]), np.float32)
+    padded[:tokens] = x
+    # The weight stands on the left: BLAS reads it faster so than as [K, N], and the default kernels hold it so too.
+    step = ROW_BLOCK if rows.size <= SMALL_WEIGHT else len(padded)
+    for start in range(0, tokens, step):
+        part = slice(start, min(start + step, tokens))
+        out[part] = np.matmul(rows, padded[start : start + step].T).T[: part.stop - start]
 
 
 def linear(x: F32, rows: F32, bias: F32 | None = None, *, out: F32) -> None:
@@ -39,8 +41,8 @@ def linear(x: F32, rows: F32, bias: F32 | None = None, *, out: F32) -> None:
         out += bias
 
 
-def linear_invariant(x: F32, columns: F32, bias: F32 | None = None, *, out: F32) -> None:
-    """x [T, K], columns [K, N], bias [N] -> out [T, N]."""
-    product_invariant(x, columns, out)
+def linear_invariant(x: F32, rows: F32, bias: F32 | None = None, *, out: F32) -> None:
+    """x [T, K], rows [N, K], bias [N] -> out [T, N], the same bits in any company."""
+    product_invariant(x, rows, out)
     if bias is not None:
         out += bias
