@@ -30,7 +30,7 @@ def test_both_kernels_equal_float64(tokens: int, width: int, features: int, with
 
 @pytest.mark.parametrize(
     ("width", "features"),
-    [(64, 64), (64, 128), (64, 300), (576, 960), (576, 3072), (1536, 576), (896, 4864), (513, 511)],
+    [(64, 64), (64, 128), (64, 300), (576, 960), (576, 3072), (1536, 576), (896, 4864), (513, 511), (72, 17000)],
 )
 def test_the_invariant_kernel_gives_a_row_the_same_bits_in_any_company(width: int, features: int) -> None:
     x, weight, _ = _inputs(528, width, features)

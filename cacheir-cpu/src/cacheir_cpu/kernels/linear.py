@@ -12,6 +12,11 @@ F32 = NDArray[np.float32]
 ROW_BLOCK = 8
 # It takes others again for small products, so with a weight of this many elements or fewer each block goes alone.
 SMALL_WEIGHT = 1 << 18
+# A weight so much taller than wide is a vocabulary: few rows are asked of it, and one row should not pay for eight.
+# Panels of it stay in a core's cache while the rows take their turns.
+VOCABULARY_FEATURES = 1 << 14
+VOCABULARY_RATIO = 8
+PANEL_FEATURES = 1024
 
 
 def product(x: F32, rows: F32, out: F32) -> None:
@@ -23,7 +28,25 @@ def product(x: F32, rows: F32, out: F32) -> None:
 
 
 def product_invariant(x: F32, rows: F32, out: F32) -> None:
-    """x [T, K], rows [N, K] -> out [T, N], x padded with zeros to a multiple of ``ROW_BLOCK`` rows."""
+    """x [T, K], rows [N, K] -> out [T, N], the same bits for a row in any company.
+
+    Rows go in blocks of ``ROW_BLOCK``, padded with zeros; for a vocabulary each row goes alone, panel by panel.
+    """
+    features, width = rows.shape
+    if features >= max(VOCABULARY_FEATURES, VOCABULARY_RATIO * width):
+        _row_by_row(x, rows, out)
+    else:
+        _in_blocks(x, rows, out)
+
+
+def _row_by_row(x: F32, rows: F32, out: F32) -> None:
+    for start in range(0, len(rows), PANEL_FEATURES):
+        panel = rows[start : start + PANEL_FEATURES]
+        for row in range(len(x)):
+            out[row, start : start + PANEL_FEATURES] = np.dot(panel, x[row])
+
+
+def _in_blocks(x: F32, rows: F32, out: F32) -> None:
     tokens = x.shape[0]
     padded = np.zeros((-(-tokens // ROW_BLOCK) * ROW_BLOCK, x.shape[1]), np.float32)
     padded[:tokens] = x
