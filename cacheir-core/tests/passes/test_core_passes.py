@@ -64,3 +64,10 @@ class TestFuseHeadArgmax(PassTests):
 def test_every_pass_of_core_has_a_class_here() -> None:
     tested = {value.pass_name for value in globals().values() if isinstance(value, type) and "pass_name" in vars(value)}
     assert tested == set(core_passes())
+
+
+class TestQuantizeWeights(PassTests):
+    pass_name = "quantize-weights"
+    cases = "cases/quantize-weights"
+    options = "format=q8_0"
+    tolerance = 0.05  # what eight bits cost

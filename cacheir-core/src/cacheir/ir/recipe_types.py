@@ -63,10 +63,10 @@ def _transpose(operands: Sequence[_Array], attrs: Mapping[str, object], declared
 
 
 def _cast(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
-    dtype, source = attrs["dtype"], _dense("cast", operands[0])
+    dtype = attrs["dtype"]
     if not isinstance(dtype, str) or not is_dtype(dtype):
         raise TypeRuleError(f"cast needs an element type, not {dtype!r}")
-    return replace(source, dtype=dtype)
+    return TensorType(dtype, operands[0].shape)
 
 
 def _offset(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.ir.builder import GraphBuilder
@@ -21,6 +22,7 @@ from cacheir.plugins.ref import resolve
 
 Dims = tuple[tuple[str, int, int], ...]
 
+_T = TypeVar("_T")
 # Rows that one call of a head takes at least: what more a step wants, an executor runs in several calls, so that
 # logits never take more than this many vocabularies.
 HEAD_ROWS = 64
@@ -43,11 +45,13 @@ def build_logical(
     families: Mapping[str, FamilySpec] | None = None,
     limits: SizeLimits = SizeLimits(),
 ) -> Module:
+    formats: Mapping[str, str] | None = None,
     """The logical module, whose mode is "".
 
     ``weight_types`` are the types by canonical key. The family's own block builder writes the layer graphs where it
-    has one. Layers that are equal as ``LayerSpec`` and in the types of their weights share one graph; graphs are called
-    ``decoder_layer``, ``decoder_layer.1`` and so on, by their first layer.
+    has one. Layers that are equal as ``LayerSpec``, in the types of their weights and in what ``formats`` (canonical
+    key -> block format) plans for them share one graph, so that ``quantize-weights`` can treat them alike; graphs are
+    called ``decoder_layer``, ``decoder_layer.1`` and so on, by their first layer.
 
     Raises:
         MalformedModelError: a weight is missing, or its shape does not follow from the specification.
@@ -57,7 +61,7 @@ def build_logical(
     family = (families or {}).get(spec.family)
     block: BlockBuilder = standard_block if family is None or family.block is None else resolve(family.block)
     dims: Dims = (("T", 1, limits.max_tokens), ("B", 1, limits.max_rows))
-    classes, layer_class = _classes(spec, weight_types)
+    classes, layer_class = _classes(spec, weight_types, formats or {})
     graphs = tuple(
         block(
             BlockRequest(
@@ -69,7 +73,7 @@ def build_logical(
                 ops=ops,
             )
         )
-        for number, (layer, types) in enumerate(classes)
+        for number, (layer, types, _) in enumerate(classes)
     )
     main = _main(spec, weight_types, dims, [graphs[number] for number in layer_class], ops)
     return Module("", (main, *graphs, _logits_head(spec, weight_types, ops, limits)))
@@ -109,26 +113,34 @@ def check_weights(spec: DecoderSpec, types: Mapping[str, Type]) -> None:
             )
 
 
-LayerClass = tuple[LayerSpec, tuple[tuple[str, Type], ...]]
+# The layer, the types of its weights, and the formats that they are to be quantised into.
+LayerClass = tuple[LayerSpec, tuple[tuple[str, Type], ...], tuple[tuple[str, str], ...]]
 
 
-def _classes(spec: DecoderSpec, types: Mapping[str, Type]) -> tuple[list[LayerClass], list[int]]:
+def _classes(
+    spec: DecoderSpec, types: Mapping[str, Type], formats: Mapping[str, str]
+) -> tuple[list[LayerClass], list[int]]:
     """The classes by their first layer, and the class of each layer."""
-    parts: list[dict[str, Type]] = [{} for _ in spec.layers]
-    for key, type_ in types.items():
-        head, _, rest = key.partition(".")
-        number, _, part = rest.partition(".")
-        if head == "layers" and number.isdigit() and int(number) < len(parts):
-            parts[int(number)][part] = type_
+    held, planned = _by_layer(types, len(spec.layers)), _by_layer(formats, len(spec.layers))
     classes: dict[LayerClass, int] = {}
     members = []
-    for layer, held in zip(spec.layers, parts):
-        key_of_class = (layer, tuple(sorted(held.items(), key=lambda item: item[0])))
-        members.append(classes.setdefault(key_of_class, len(classes)))
+    for layer, own_types, own_formats in zip(spec.layers, held, planned):
+        members.append(classes.setdefault((layer, own_types, own_formats), len(classes)))
     return list(classes), members
 
 
 def _main(
+def _by_layer(table: Mapping[str, _T], layers: int) -> list[tuple[tuple[str, _T], ...]]:
+    """For each layer (part of the key, entry), sorted by part."""
+    parts: list[dict[str, _T]] = [{} for _ in range(layers)]
+    for key, entry in table.items():
+        head, _, rest = key.partition(".")
+        number, _, part = rest.partition(".")
+        if head == "layers" and number.isdigit() and int(number) < layers:
+            parts[int(number)][part] = entry
+    return [tuple(sorted(held.items(), key=lambda item: item[0])) for held in parts]
+
+
     spec: DecoderSpec, types: Mapping[str, Type], dims: Dims, layers: list[Graph], ops: Mapping[str, OpDef]
 ) -> Graph:
     graph = GraphBuilder("main", ops, dims=dims)

@@ -83,6 +83,14 @@ _PASSES = (
         stage=Stage.LOGICAL,
         summary="Compute the type of each result again, and drop sizes that no type holds.",
     ),
+    PassSpec(
+        name="quantize-weights",
+        run="cacheir.passes.quantize_weights:quantize_weights",
+        stage=Stage.TARGET,
+        summary="Read the weights that the quantiser's plan names in a block format.",
+        before=("fuse-add-norm", "fuse-norm-swiglu", "final-dead-code"),
+        options="cacheir.passes.quantize_weights:QuantizeWeightsOptions",
+    ),
 )
 
 

@@ -21,7 +21,8 @@ class PassContext:
     """Handed to a pass with its graph: ``mode`` and ``target`` are ``""`` where the stage does not know them.
 
     ``options`` is an instance of the pass's own options class, ``spec`` the decoder where the model is one, ``quant``
-    the quantiser's name, ``ops`` the definitions of all ops by name.
+    the quantiser's name and ``quantized`` what it plans for this graph (weight name -> format), ``ops`` the definitions
+    of all ops by name.
     """
 
     ops: Mapping[str, OpDef]
@@ -29,6 +30,7 @@ class PassContext:
     mode: str = ""
     target: str = ""
     quant: str = ""
+    quantized: Mapping[str, str] = field(default_factory=dict)
     options: Any = None
     spec: DecoderSpec | None = None
     budget: RewriteBudget = field(default_factory=RewriteBudget)

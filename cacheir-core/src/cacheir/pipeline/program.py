@@ -22,6 +22,7 @@ from cacheir.pipeline.diff import module_hash, op_counts, text_diff
 from cacheir.pipeline.kv_groups import KVGroups, kv_groups
 from cacheir.pipeline.order import Place, order_passes
 from cacheir.pipeline.run import Observe, run_pass
+from cacheir.pipeline.quant_plan import graph_formats
 from cacheir.pipeline.specialize import MODES, specialize
 from cacheir.pipeline.steps import PIPELINE_STEPS, SPECIALIZE, PipelineStep
 from cacheir.plugins.specs import PassRecord, PassSpec, Stage
@@ -41,7 +42,8 @@ class PipelineOptions:
     """
 
     target: str = ""
-    quant: str = ""
+    quant: str = ""  # the quantiser's name
+    formats: Mapping[str, str] = field(default_factory=dict)  # its plan: canonical key -> block format
     kv_dtype: str = "f32"
     limits: SizeLimits = field(default_factory=SizeLimits)
     requests: tuple[str, ...] = ()
@@ -202,6 +204,7 @@ class _Run:
         self.keep(
             PassRecord(
                 name=name,
+        quantized = graph_formats(module, self.options.formats) if stage is Stage.TARGET else {}
                 plugin=SPECIALIZE.plugin,
                 stage=Stage.PROGRAM,
                 mode=mode,
@@ -213,6 +216,7 @@ class _Run:
                 counts=op_counts(logical.graphs, module.graphs),
                 notes=tuple(
                     f"KV group {number}: {groups.layers_text(number)}; {kv_type}"
+                    quantized=quantized.get(graph.name, {}),
                     for number, kv_type in enumerate(groups.types)
                 ),
             ),

@@ -52,6 +52,8 @@ def apply_recipe(
     if op == "unpack":
         return _unpack(attrs, operands, unpackers or {}, made)
     (operand,) = operands
+    if op == "cast" and isinstance(operand, QuantArray):
+        return _cast(operand.dense(), "f32", attrs["dtype"])
     if isinstance(operand, QuantArray):
         raise ModelError(f"a {operand.format.name} weight cannot go through {op}: it takes dense ones")
     if op == "transpose":
