@@ -21,8 +21,8 @@ from cacheir.plugins.model_records import FamilySpec
 from cacheir.plugins.ref import resolve
 
 Dims = tuple[tuple[str, int, int], ...]
-
 _T = TypeVar("_T")
+
 # Rows that one call of a head takes at least: what more a step wants, an executor runs in several calls, so that
 # logits never take more than this many vocabularies.
 HEAD_ROWS = 64
@@ -44,8 +44,8 @@ def build_logical(
     ops: Mapping[str, OpDef],
     families: Mapping[str, FamilySpec] | None = None,
     limits: SizeLimits = SizeLimits(),
-) -> Module:
     formats: Mapping[str, str] | None = None,
+) -> Module:
     """The logical module, whose mode is "".
 
     ``weight_types`` are the types by canonical key. The family's own block builder writes the layer graphs where it
@@ -129,7 +129,6 @@ def _classes(
     return list(classes), members
 
 
-def _main(
 def _by_layer(table: Mapping[str, _T], layers: int) -> list[tuple[tuple[str, _T], ...]]:
     """For each layer (part of the key, entry), sorted by part."""
     parts: list[dict[str, _T]] = [{} for _ in range(layers)]
@@ -141,6 +140,7 @@ def _by_layer(table: Mapping[str, _T], layers: int) -> list[tuple[tuple[str, _T]
     return [tuple(sorted(held.items(), key=lambda item: item[0])) for held in parts]
 
 
+def _main(
     spec: DecoderSpec, types: Mapping[str, Type], dims: Dims, layers: list[Graph], ops: Mapping[str, OpDef]
 ) -> Graph:
     graph = GraphBuilder("main", ops, dims=dims)

@@ -21,8 +21,8 @@ from cacheir.pipeline.counted_rewrite import RewriteBudget, RewriteSite
 from cacheir.pipeline.diff import module_hash, op_counts, text_diff
 from cacheir.pipeline.kv_groups import KVGroups, kv_groups
 from cacheir.pipeline.order import Place, order_passes
-from cacheir.pipeline.run import Observe, run_pass
 from cacheir.pipeline.quant_plan import graph_formats
+from cacheir.pipeline.run import Observe, run_pass
 from cacheir.pipeline.specialize import MODES, specialize
 from cacheir.pipeline.steps import PIPELINE_STEPS, SPECIALIZE, PipelineStep
 from cacheir.plugins.specs import PassRecord, PassSpec, Stage
@@ -159,6 +159,7 @@ class _Run:
 
     def stage(self, module: Module, order: Sequence[Place], stage: Stage) -> Module:
         """The module after all passes of one stage, each on every graph."""
+        quantized = graph_formats(module, self.options.formats) if stage is Stage.TARGET else {}
         for place in order:
             item = place.chosen
             if item is None or place.stage is not stage:
@@ -170,6 +171,7 @@ class _Run:
                     mode=module.mode,
                     target=self.options.target if stage is Stage.TARGET else "",
                     quant=self.options.quant if stage is Stage.TARGET else "",
+                    quantized=quantized.get(graph.name, {}),
                     options=item.options,
                     spec=self.spec,
                     budget=self.budget,
@@ -204,7 +206,6 @@ class _Run:
         self.keep(
             PassRecord(
                 name=name,
-        quantized = graph_formats(module, self.options.formats) if stage is Stage.TARGET else {}
                 plugin=SPECIALIZE.plugin,
                 stage=Stage.PROGRAM,
                 mode=mode,
@@ -216,7 +217,6 @@ class _Run:
                 counts=op_counts(logical.graphs, module.graphs),
                 notes=tuple(
                     f"KV group {number}: {groups.layers_text(number)}; {kv_type}"
-                    quantized=quantized.get(graph.name, {}),
                     for number, kv_type in enumerate(groups.types)
                 ),
             ),
