@@ -11,7 +11,9 @@ from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.providers import hint_for
 from cacheir.plugins.specs import BackendSpec
+from cacheir.schedule.add_costs import add_costs
 from cacheir.schedule.build_schedule import build_schedule
+from cacheir.schedule.op_cost import CostModel
 from cacheir.schedule.plan_memory import BufferUse, UseOf
 from cacheir.schedule.schedule import Choice, Entry, Schedule
 from cacheir.schedule.select_kernels import (
@@ -56,6 +58,11 @@ def selection_rules(options: CompileOptions, backend: BackendSpec) -> SelectionR
         precise=options.precise,
         batch_invariant=options.batch_invariant,
     )
+
+
+def cost_model(installation: Installation) -> CostModel:
+    """What the costs of ops are worked out with here."""
+    return CostModel(ops=installation.ops.by_name(), formats=installation.quant_formats.by_name())
 
 
 def buffer_uses(installation: Installation) -> UseOf:
@@ -121,8 +128,9 @@ def choose_again(
             choices[graph.name, entry.node] = chosen
     if not notes:
         return schedule, ()
+    priced = add_costs(module, choices, cost_model(installation), installation.kernels.by_name())
     rebuilt = build_schedule(
-        module, choices, target=schedule.target, row_classes=rules.row_classes, providers=providers(offered)
+        module, priced, target=schedule.target, row_classes=rules.row_classes, providers=providers(offered)
     )
     return rebuilt, tuple(notes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cacheir.plugins.markers import PROVISIONAL, STABLE
@@ -10,7 +10,8 @@ from cacheir.plugins.record import check_fields, record
 from cacheir.plugins.ref import Lazy
 
 if TYPE_CHECKING:
-    from cacheir.runtime.executor import Executor, ExecutorOptions
+    from cacheir.runtime.executor import Executor, ExecutorOptions, MemoryForecast
+    from cacheir.schedule.program import Program
 
 
 @record(level=PROVISIONAL)
@@ -20,6 +21,10 @@ class BackendSpec:
     ``probe()`` gives None where it can work here, else the reason; it is quick and does not import torch.
     ``plan_steps`` are functions from plan to plan that the backend adds after core's own. ``row_classes`` are upper
     bounds of the row counts for which it wants kernels chosen apart: ``(1, 8, 64)`` means 1, 2-8, 9-64, above.
+
+    ``memory(program, options, pages)`` foretells what the executor will own with ``pages`` KV pages in each group; it
+    reads no weight and opens no device. ``rates()`` measures what only the backend can of its device, for ``cacheir
+    profile --calibrate``: name -> number, the unit in the name (``h2d_bytes_per_s``).
     """
 
     name: str  # "cpu", "cuda"
@@ -30,6 +35,8 @@ class BackendSpec:
     row_classes: tuple[int, ...] = ()
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
+    memory: Lazy[Callable[[Program, ExecutorOptions, Sequence[int]], MemoryForecast]] | None = None
+    rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
     # A frozen dataclass of what ExecutorOptions.extra may hold; nothing fills or checks ``extra`` yet.
     options: Lazy[type] | None = None
 

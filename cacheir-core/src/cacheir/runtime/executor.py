@@ -25,7 +25,8 @@ class Row:
     to feed, empty for "the slot's last token" (a decode row). ``position`` is the first token's. ``pages`` is the row's
     whole page table after this step's reservations, one tuple for each KV group; page ``i`` holds the positions from
     ``i * page_tokens`` on. ``want`` is one of ``WANTS``; ``want_at`` lists the indices into ``tokens`` whose output is
-    wanted, () for the last one alone.
+    wanted, () for the last one alone. ``length`` is how many tokens the request's sequence has, those that later steps
+    feed included; 0 means none. A program reads it (main's ``%sequence_lengths``) where its rotation depends on it.
     """
 
     slot: int
@@ -36,6 +37,7 @@ class Row:
     want_at: tuple[int, ...] = ()
     sampling: SamplingParams | None = None  # None keeps the slot's
     draw: int = 0  # how many tokens the request has sampled so far: the random counter
+    length: int = 0
     mask: np.ndarray | None = None  # u32 [ceil(V / 32)], bit i % 32 of word i // 32 allows id i; None allows all
 
 
@@ -96,8 +98,31 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryForecast:
+    """What an executor will own, before anything is loaded, and what is resident beside it for a while, in bytes.
+
+    ``loading`` comes on top of the weights while they are made of the model's files (pages of those files, copies);
+    ``step`` on top of all that is owned while a step runs (arrays under no plan). ``host`` is what the Python objects of
+    the program take for as long as it is open.
+    """
+
+    use: MemoryUse
+    loading: int = 0
+    step: int = 0
+    host: int = 0
+
+    @property
+    def peak(self) -> int:
+        """The most resident bytes beyond those of the imports."""
+        return self.host + max(self.use.weights + self.loading, self.use.total + self.step)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallTiming:
-    """Measured time of one scheduled call, named by graph and node; ``calls`` is how often it ran in the step."""
+    """Measured time of one scheduled call, named by graph and node; ``calls`` is how often it ran in the step.
+
+    Where an executor runs several nodes in one, ``node`` joins their names with ``+`` and ``kernel`` is the first one's.
+    """
 
     graph: str
     node: str

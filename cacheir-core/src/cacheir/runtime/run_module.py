@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheir.errors import IRError, UsageError
-from cacheir.ir.weights import Stored
+from cacheir.ir.weights import resolve_recipe
 from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.executor import ExecutorOptions
@@ -106,18 +105,22 @@ def _checked(main: Graph, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str
 
 
 def _by_meaning(artifact: Artifact, arrays: Mapping[str, Any], installation: Installation) -> tuple[Any, ...]:
-    from cacheir.reference.interpreter import interpret
+    import numpy as np
 
-    program = artifact.program
-    main = program.modules[PLAIN_MODE].main
-    # What a recipe makes comes from the store, which may have it ready: to the interpreter every weight is stored.
-    weights = tuple(
-        replace(weight, recipe=Stored(program.weight_of(PLAIN_MODE, main.name, weight.name, None).recipe))
-        for weight in main.weights
-        if any(weight.value in op.operands for op in main.ops) or weight.value in main.outputs
-    )
-    store = artifact.open_weights()
+    from cacheir.reference.interpreter import Interpreter
+
+    module, store = artifact.program.modules[PLAIN_MODE], artifact.open_weights()
+
+    class StoredWeights(Interpreter):
+        """What a recipe makes comes from the store, which may have it ready."""
+
+        def weight(self, graph: Graph, name: str, layer: int | None) -> Any:
+            return store.get(resolve_recipe(name, dict(graph.recipes), layer))
+
     try:
-        return interpret(replace(main, weights=weights), installation.ops.by_name(), store.get, arrays)
+        interpreter = StoredWeights(installation.ops.by_name())
+        results = interpreter.run(module, module.main, [arrays[value.name] for value in module.main.params])
+        # What was given, a weight, and one value under two names are not the caller's own yet.
+        return tuple(np.array(result) for result in results)
     finally:
         store.close()

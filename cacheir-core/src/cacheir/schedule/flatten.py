@@ -117,6 +117,43 @@ def _walk(
         assert isinstance(called_layer, int)
         inner_sizes = _callee_sizes(callee, op, sizes)
         yield from _walk(program, mode, callee, inner, base + frame.call_bases[entry.node], called_layer, inner_sizes)
+        given = {
+            value.name: Place(
+                "weight", value.type, program.weight_of(mode, callee.name, value.name, called_layer).recipe
+            )
+            for value in callee.outputs
+            if value.origin == "weight"
+        }
+        yield from _copies(callee, op, {**inner, **given}, writes, called_layer, inner_sizes)
+
+
+def _copies(
+    callee: Graph,
+    call: Op,
+    places: Mapping[str, Place],
+    targets: tuple[Place, ...],
+    layer: int,
+    sizes: Mapping[str, Dim],
+) -> Iterator[Launch]:
+    """Results that no launch of ``callee`` writes where its caller wants them: what it was given, or yields twice."""
+    for value, result, target in zip(callee.outputs, call.results, targets):
+        if isinstance(value.type, KVType) or places[value.name] == target:
+            continue
+        shape: tuple[Attr, ...] = tuple(str(size) for size in value.type.shape)
+        copied = Op("reshape", (value,), (Value(result.name, value.type),), (("shape", shape),))
+        yield Launch(
+            graph=callee.name,
+            node=result.name,
+            layer=layer,
+            op=copied,
+            attrs={"shape": shape},
+            choices=(
+                Choice(rows_up_to=0, kernel="", reason="copies a result that the graph was given or yields twice"),
+            ),
+            reads=(places[value.name],),
+            writes=(target,),
+            sizes=sizes,
+        )
 
 
 def _carry_states(op: Op, places: dict[str, Place]) -> None:

@@ -19,22 +19,34 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One kernel that was considered. ``refusal`` is the reason it was not taken, ``""`` for the chosen one."""
+    """One kernel that was considered. ``refusal`` is the reason it was not taken, ``""`` for the chosen one.
+
+    ``bytes`` and ``operations`` are what it would move and compute in a launch of the choice's ``at_rows`` rows.
+    """
 
     kernel: str
     target: str
     plugin: str
     refusal: str = ""
+    bytes: int = 0
+    operations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The kernel for one row class (``rows_up_to`` rows, 0 for the last, unbounded class) and why."""
+    """The kernel for one row class (``rows_up_to`` rows, 0 for the last, unbounded class) and why.
+
+    ``bytes`` and ``operations`` are those of a launch of ``at_rows`` rows (``add_costs.py``): they depend on the
+    program alone, so an artifact may hold them. Times are made of them by ``cacheir explain`` when it is asked.
+    """
 
     rows_up_to: int
     kernel: str  # "" where the op runs by its decomposition, "call" for a call of a layer graph
     reason: str
     candidates: tuple[Candidate, ...] = ()
+    at_rows: int = 0
+    bytes: int = 0
+    operations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

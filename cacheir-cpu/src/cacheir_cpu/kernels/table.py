@@ -66,6 +66,7 @@ def numpy_kernels() -> Iterator[KernelSpec]:
             rank=1 if row_order == "varies" else 0,
             in_place=op in _IN_PLACE,
             layouts=layouts,
+            weight_bytes=4 if any(layouts) else 0,
             row_order=row_order,
             min_rows=1,
         )
