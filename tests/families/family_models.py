@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-_SHORT = 32  # the length that scaled rotations were made for: prompts of the tests go beyond it
+ROTATION_ENDS = 32  # the length that scaled rotations were made for: prompts of the tests go beyond it
 
 
 def _scaled(**rope: Any) -> dict[str, Any]:
@@ -29,7 +30,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
     "llama-dynamic": (
         "llama",
-        {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 96},
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}, "max_position_embeddings": ROTATION_ENDS},
     ),
     "llama-llama3": (
         "llama",
@@ -38,13 +39,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             factor=8.0,
             low_freq_factor=1.0,
             high_freq_factor=4.0,
-            original_max_position_embeddings=_SHORT,
+            original_max_position_embeddings=ROTATION_ENDS,
         ),
     ),
-    "llama-yarn": ("llama", _scaled(rope_type="yarn", factor=8.0, original_max_position_embeddings=_SHORT)),
+    "llama-yarn": ("llama", _scaled(rope_type="yarn", factor=8.0, original_max_position_embeddings=ROTATION_ENDS)),
     "llama-longrope": (
         "llama",
-        _scaled(rope_type="longrope", original_max_position_embeddings=64, factor=4.0, **_tables(8)),
+        _scaled(rope_type="longrope", original_max_position_embeddings=ROTATION_ENDS, factor=4.0, **_tables(8)),
     ),
     "mistral": ("mistral", {}),
     "mistral-wide-heads": ("mistral", {"head_dim": 24}),
@@ -57,7 +58,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3-longrope": (
         "phi3",
         {
-            "original_max_position_embeddings": 64,
+            "original_max_position_embeddings": ROTATION_ENDS,
             "rope_scaling": {"type": "longrope", **_tables(6)},
             "sliding_window": 15,
         },
@@ -85,3 +86,26 @@ def transformers_oracle(folder: Path) -> Callable[[Sequence[int]], Any]:
             return model(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
 
     return logits
+
+
+def by_length(oracle: Callable[[Sequence[int]], Any], ids: Sequence[int], original: int) -> Any:
+    """The logits after each token where the text so far is given at once: those of a model that turns all keys in
+    another way beyond ``original`` tokens."""
+    whole = oracle(ids)
+    if len(ids) <= original:
+        return whole
+    return np.concatenate((oracle(ids[:original]), whole[original:]))
+
+
+def cached_logits(folder: Path, ids: Sequence[int], prompt: int) -> Any:
+    """The logits of transformers with its cache, after ``prompt`` tokens at once and the others one by one."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    found, cache = [], None
+    with torch.no_grad():
+        for part in (ids[:prompt], *([token] for token in ids[prompt:])):
+            output = model(torch.tensor([list(part)]), cache=cache, use_cache=True)
+            cache = output.past_key_values
+            found.append(output.logits[0].numpy())
+    return np.concatenate(found)

@@ -14,7 +14,12 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from cacheir import Runtime
 from cacheir.errors import MalformedModelError, RequestTooLong, UnsupportedModelError, UsageError
+from cacheir.ir.builder import GraphBuilder
+from cacheir.ir.graph import Module
 from cacheir.models.decoder_spec import DecoderSpec, RopeSpec
+from cacheir.models.rotation import RotationTables
+from cacheir.plugins.installation import default
+from cacheir.reference.interpreter import interpret
 from cacheir.testing.interpreter import evaluate
 from cacheir_importers.families.llama import read_config
 from cacheir_importers.families.phi3 import read_config as read_phi3
@@ -118,36 +123,37 @@ def test_b05_a_key_that_nothing_knows_is_reported() -> None:
     assert fields.unread() == ("rope_parameters.odd",)
 
 
-def test_b07_longrope_takes_the_short_table_and_ends_where_the_tables_switch() -> None:
-    table = {"short_factor": [1.0 + pair / 8 for pair in range(8)], "long_factor": [4.0] * 8}
+def test_b07_longrope_has_two_tables_and_the_whole_context() -> None:
+    table = {
+        "short_factor": [1.0 + pair / 8 for pair in range(8)],
+        "long_factor": [4.0 - pair / 9 for pair in range(8)],
+    }
     scaling = {"rope_type": "longrope", "original_max_position_embeddings": 32, **table}
     values = config(scaling, head_dim=16, max_position_embeddings=128)
-    fields = Fields(values, "config.json")
-    spec = read_config(fields)
-    assert spec.max_positions == 32
-    assert any("longrope" in note and "32 positions" in note for note in fields.notes())
-    module = LlamaRotaryEmbedding(LlamaConfig(**values))
-    short = torch.arange(32)[None]
-    cos, _ = module(torch.zeros(1), short)
+    spec = decoder(values)
+    assert spec.max_positions == 128 and spec.rotation_switches == (32,)
     rope = spec.layers[0].rope
     assert rope is not None and rope.magnitude == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
-    attrs = {"theta": rope.theta, "dims": 16, "factors": rope.factors, "magnitude": rope.magnitude}
-    ours, _ = evaluate("rope_table", np.arange(32, dtype=np.int32), **attrs)
-    np.testing.assert_allclose(ours, cos[0, :, :8].numpy(), rtol=0, atol=1e-6)
+    for count, factors in ((32, rope.factors), (33, rope.long_factors)):
+        module = LlamaRotaryEmbedding(LlamaConfig(**values))
+        cos, _ = module(torch.zeros(1), torch.arange(count)[None])
+        attrs = {"theta": rope.theta, "dims": 16, "factors": factors, "magnitude": rope.magnitude}
+        ours, _ = evaluate("rope_table", np.arange(count, dtype=np.int32), **attrs)
+        np.testing.assert_allclose(ours, cos[0, :, :8].numpy(), rtol=0, atol=1e-6)
 
 
-def test_b07_beyond_the_switch_is_refused(tmp_path: Path) -> None:
+def test_b07_longer_than_the_context_is_refused(tmp_path: Path) -> None:
     table = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     scaling = {"type": "longrope", "original_max_position_embeddings": 32, **table}
-    write_tiny(tmp_path / "model", changes={"rope_scaling": scaling})
-    with pytest.raises(UsageError, match="max_seq is 64, but the model has 32 positions"):
+    write_tiny(tmp_path / "model", changes={"rope_scaling": scaling, "max_position_embeddings": 48})
+    with pytest.raises(UsageError, match="max_seq is 64, but the model has 48 positions"):
         Runtime(tmp_path / "model", backend="cpu", max_seq=64)
     with (
         Runtime(tmp_path / "model", backend="cpu") as runtime,
         runtime.session() as session,
         pytest.raises(RequestTooLong),
     ):
-        session.append([5] * 33)
+        session.append([5] * 49)
 
 
 @pytest.mark.parametrize(
@@ -166,15 +172,48 @@ def test_b07_tables_that_do_not_fit(changes: dict[str, Any], problem: str) -> No
         decoder(config({**scaling, **table, **changes}, head_dim=16))
 
 
-def test_b07_dynamic_ends_where_it_would_begin_to_change() -> None:
-    spec = decoder(config({"rope_type": "dynamic", "factor": 4.0}, max_position_embeddings=64))
-    assert spec.max_positions == 64 and spec.layers[0].rope == RopeSpec(theta=500_000.0, dims=64)
+def test_b07_dynamic_stretches_the_context_by_its_factor() -> None:
+    fields = Fields(config({"rope_type": "dynamic", "factor": 4.0}, max_position_embeddings=64), "config.json")
+    spec = read_config(fields)
+    assert spec.max_positions == 256 and spec.rotation_switches == ()
+    assert spec.layers[0].rope == RopeSpec(theta=500_000.0, dims=64, original=64, growth=4.0)
+    assert any("dynamic" in note and "beyond 64 tokens" in note for note in fields.notes())
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("factor", [4.0, 8.3])
+def test_b07_bases_of_dynamic_are_those_of_transformers(count: int, factor: float) -> None:
+    values = config({"rope_type": "dynamic", "factor": factor}, max_position_embeddings=64)
+    rope = rope_of(values)
+    graph = GraphBuilder("main", default().ops.by_name(), dims=(("T", 1, 512),))
+    tables = RotationTables(graph, graph.input("positions", "i32[T]"), 512).of(rope)
+    module = Module("", (graph.finish(tables),))
+    positions = np.arange(count, dtype=np.int32)
+    inputs = {"positions": positions, "sequence_lengths": np.full(count, count, np.int32)}
+    ours = interpret(module, default().ops.by_name(), {}, inputs, {}, graph="main")
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**values))(torch.zeros(1), torch.arange(count)[None])
+    for mine, other in zip(ours, theirs):
+        np.testing.assert_allclose(mine, other[0, :, :32].numpy(), rtol=0, atol=2e-5)
+
+
+def test_b07_a_program_too_short_for_another_rotation_does_not_ask_for_lengths() -> None:
+    table = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    for scaling in (
+        {"rope_type": "longrope", "original_max_position_embeddings": 32, **table},
+        {"rope_type": "dynamic", "factor": 4.0},
+    ):
+        rope = rope_of(config(scaling, head_dim=16, max_position_embeddings=32))
+        for max_seq, ops in ((32, {"rope_table"}), (33, None)):
+            graph = GraphBuilder("main", default().ops.by_name(), dims=(("T", 1, 64),))
+            made = graph.finish(RotationTables(graph, graph.input("positions", "i32[T]"), max_seq).of(rope))
+            assert ("sequence_lengths" in {value.name for value in made.inputs}) is (ops is None)
+            assert ops is None or {op.name for op in made.ops} == ops
 
 
 def test_b07_su_is_a_name_of_phi_3_alone() -> None:
     section = {"type": "su", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
     values = {**tiny_config("phi3", TinyShape()), "original_max_position_embeddings": 64, "rope_scaling": section}
-    assert read_phi3(Fields(values, "config.json")).max_positions == 64
+    assert read_phi3(Fields(values, "config.json")).rotation_switches == (64,)
     with pytest.raises(UnsupportedModelError, match="rope_type 'su' is not supported; supported: default, linear"):
         decoder(config({"rope_type": "su"}))
 

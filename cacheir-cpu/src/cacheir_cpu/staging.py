@@ -42,6 +42,7 @@ def stage(
         "tokens": np.fromiter((token for ids in tokens for token in ids), np.int32, int(starts[-1])),
         "positions": positions,
         "row_starts": starts,
+        "sequence_lengths": np.repeat([row.length or end for row, end in zip(rows, ends)], counts).astype(np.int32),
     }
     for group in range(groups):
         suffix = f".{group}" if group else ""

@@ -44,7 +44,9 @@ class SplitStepper:
             sink(output.rows)
             if any(row.error for row in output.rows):
                 return number + 1
-            rows = tuple(replace(row, tokens=(), position=row.position + 1, draw=row.draw + 1) for row in rows)
+            rows = tuple(
+                replace(row, tokens=(), position=row.position + 1, draw=row.draw + 1, length=0) for row in rows
+            )
         return n
 
     def measure(self, step: Step) -> Sequence[CallTiming]:
@@ -61,7 +63,7 @@ class SplitStepper:
             self._runner.begin(step.mode, asked)
         except ValueError as error:
             raise RequestError(f"the step cannot be run: {error}") from error
-        inputs = self._runner.inputs()
+        inputs = {**self._runner.inputs(), "sequence_lengths": _sequence_lengths(rows)}
         sizes = main_sizes(inputs)
         for part in self._assembled.main[step.mode]:
             began = time.perf_counter()
@@ -135,3 +137,9 @@ class SplitStepper:
     def _vocabulary(self) -> int:
         assert self._program.spec is not None  # load took it
         return self._program.spec.vocab_size
+
+
+def _sequence_lengths(rows: Sequence[Row]) -> NDArray[np.int32]:
+    """How many tokens the sequence of each token has, i32 [T]: the runner has no instruction that asks for it."""
+    lengths = [row.length or row.position + len(row.tokens) for row in rows]
+    return np.repeat(lengths, [len(row.tokens) for row in rows]).astype(np.int32)

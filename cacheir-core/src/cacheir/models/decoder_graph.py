@@ -13,8 +13,9 @@ from cacheir.ir.graph import Graph, Module, Value
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import QuantType, TensorType, Type
 from cacheir.models.block import BlockBuilder, BlockRequest, offset_weight
-from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec
+from cacheir.models.decoder_spec import DecoderSpec, LayerSpec
 from cacheir.models.imported import WeightSource
+from cacheir.models.rotation import RotationTables
 from cacheir.models.standard_block import standard_block
 from cacheir.models.weight_shapes import weight_shapes
 from cacheir.plugins.model_records import FamilySpec
@@ -75,7 +76,7 @@ def build_logical(
         )
         for number, (layer, types, _) in enumerate(classes)
     )
-    main = _main(spec, weight_types, dims, [graphs[number] for number in layer_class], ops)
+    main = _main(spec, weight_types, limits, dims, [graphs[number] for number in layer_class], ops)
     return Module("", (main, *graphs, _logits_head(spec, weight_types, ops, limits)))
 
 
@@ -141,7 +142,12 @@ def _by_layer(table: Mapping[str, _T], layers: int) -> list[tuple[tuple[str, _T]
 
 
 def _main(
-    spec: DecoderSpec, types: Mapping[str, Type], dims: Dims, layers: list[Graph], ops: Mapping[str, OpDef]
+    spec: DecoderSpec,
+    types: Mapping[str, Type],
+    limits: SizeLimits,
+    dims: Dims,
+    layers: list[Graph],
+    ops: Mapping[str, OpDef],
 ) -> Graph:
     graph = GraphBuilder("main", ops, dims=dims)
     tokens = graph.input("tokens", TensorType.of("i32", "T"))
@@ -152,11 +158,11 @@ def _main(
     h = graph.op("embedding", tokens, graph.weight("embed", types["embed"], "embed"), result="h.0")
     if spec.embedding_scale != 1:
         h = graph.op("multiply", h, _number(graph, spec.embedding_scale), result="h.0")
-    tables: dict[tuple[object, ...], tuple[Value, ...]] = {}
+    tables = RotationTables(graph, given["positions"], limits.max_seq)
     for number, (layer, callee) in enumerate(zip(spec.layers, layers)):
         values = {**given, "h": h}
         if layer.rope is not None:
-            values["cos"], values["sin"] = _table(graph, layer.rope, given["positions"], tables)
+            values["cos"], values["sin"] = tables.of(layer.rope)
         missing = [param.name for param in callee.params if param.name not in values]
         if missing or len(callee.outputs) != 1:
             raise UnsupportedModelError(
@@ -170,23 +176,6 @@ def _main(
     if spec.norm_offset:
         weight = offset_weight(graph, weight, spec.norm_offset)
     return graph.finish(graph.op("rms_norm", h, weight, eps=spec.norm_eps, result="hidden"))
-
-
-def _table(
-    graph: GraphBuilder, rope: RopeSpec, positions: Value, tables: dict[tuple[object, ...], tuple[Value, ...]]
-) -> tuple[Value, ...]:
-    """Cosine and sine of ``rope``, computed once; layouts share a table, since they only pair its columns otherwise."""
-    key = (rope.theta, rope.dims, rope.factors, rope.magnitude)
-    if key not in tables:
-        tables[key] = graph.op_results(
-            "rope_table",
-            positions,
-            theta=float(rope.theta),
-            dims=rope.dims,
-            factors=tuple(map(float, rope.factors)),
-            magnitude=float(rope.magnitude),
-        )
-    return tables[key]
 
 
 def _logits_head(spec: DecoderSpec, types: Mapping[str, Type], ops: Mapping[str, OpDef], limits: SizeLimits) -> Graph:

@@ -12,6 +12,10 @@ class RopeSpec:
     ``layout`` says which dimensions make a pair: ``half`` (i and i + dims/2, Hugging Face) or ``interleaved``
     (2i and 2i + 1, llama-architecture GGUF files). Pair i turns by ``theta ** (-2i / dims) / factors[i]`` radians a
     position; ``factors`` is empty where all are 1. ``magnitude`` multiplies cosine and sine (YaRN, longrope).
+
+    Sequences of more than ``original`` tokens (0: there are none) turn in another way. With ``long_factors`` (longrope)
+    these take the place of ``factors``. With ``growth`` g (dynamic NTK) theta grows: a sequence of n tokens turns by
+    ``theta * (g * n / original - (g - 1)) ** (dims / (dims - 2))``.
     """
 
     theta: float
@@ -19,6 +23,9 @@ class RopeSpec:
     layout: str = "half"
     factors: tuple[float, ...] = ()
     magnitude: float = 1.0
+    original: int = 0
+    long_factors: tuple[float, ...] = ()
+    growth: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,12 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+
+    @property
+    def rotation_switches(self) -> tuple[int, ...]:
+        """Lengths in tokens beyond which keys turn by another table: those of a shorter sequence are of no use then."""
+        ropes = [layer.rope for layer in self.layers if layer.rope is not None]
+        return tuple(sorted({rope.original for rope in ropes if rope.long_factors}))
 
     def weight_keys(self) -> tuple[str, ...]:
         """The canonical keys of the weights that the standard block needs, in order of use."""

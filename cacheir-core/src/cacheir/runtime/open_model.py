@@ -92,7 +92,13 @@ def open_model(
     return OpenModel(
         program=program,
         executor=executor,
-        runner=Runner(executor, kv, step_limits, mask=known_ids_mask(known, vocab_size)),
+        runner=Runner(
+            executor,
+            kv,
+            step_limits,
+            mask=known_ids_mask(known, vocab_size),
+            rotation_switches=program.spec.rotation_switches if program.spec else (),
+        ),
         tokenizer=known,
         encoder=PromptEncoder(known, program.generation),
         on_done=on_done,

@@ -58,15 +58,27 @@ class Runner:
     ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every token is held to, None for all ids. A greedy
     row goes without it, so that it stays on the greedy head and may run ahead: what wins among all ids wins among some,
     if it is one of them. Where it is not, the row's last token is fed once more, with the mask.
+
+    ``rotation_switches`` are the lengths beyond which the model turns all keys otherwise (longrope): a sequence that
+    passes one, either way, is computed anew from its first token.
     """
 
-    def __init__(self, executor: Executor, kv: KVSpace, limits: StepLimits, *, mask: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        kv: KVSpace,
+        limits: StepLimits,
+        *,
+        mask: np.ndarray | None = None,
+        rotation_switches: Sequence[int] = (),
+    ) -> None:
         capabilities = executor.capabilities()
         self.kv = kv
         self.limits = limits
         self.refused_ahead = ""  # the executor's reason, once it would not run ahead
         self._executor = executor
         self._mask = mask
+        self._switches = tuple(rotation_switches)
         self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
         self._may_run_ahead = capabilities.run_ahead and self._samples
         self._closed = False
@@ -77,6 +89,8 @@ class Runner:
         with self._lock:
             if self._closed:
                 raise UsageError("the model is closed")
+            for item in work:
+                self._turn(item.sequence)
             plan = plan_step([self._wish(item) for item in work], self.limits)
             if plan.ahead > 1:
                 plan = self._within_free_pages(work, plan)
@@ -108,10 +122,20 @@ class Runner:
         """A second sequence with the first ``length`` tokens of ``sequence``, on the same pages until one writes."""
         with self._lock:
             cached = min(sequence.cached, length)
-            return TokenSequence(sequence.ids[:length], cached, self.kv.fork(sequence.tables, cached))
+            tables = self.kv.fork(sequence.tables, cached)
+            return TokenSequence(sequence.ids[:length], cached, tables, sequence.rotation)
+
+    def _turn(self, sequence: TokenSequence) -> None:
+        """Drop what was computed while the sequence was on the other side of a switch of the rotation."""
+        rotation = sum(len(sequence.ids) > switch for switch in self._switches)
+        if rotation != sequence.rotation:
+            sequence.tables = self.kv.cut(sequence.tables, 0)
+            sequence.cached, sequence.rotation = 0, rotation
 
     def _wish(self, item: Work) -> Wish:
-        return Wish(pending=item.sequence.pending, want=item.want, ahead=item.ahead if self._may_run_ahead else 1)
+        length, ahead = len(item.sequence.ids), item.ahead if self._may_run_ahead else 1
+        ahead = min([ahead, *(switch - length + 1 for switch in self._switches if switch >= length)])
+        return Wish(pending=item.sequence.pending, want=item.want, ahead=ahead)
 
     def _within_free_pages(self, work: Sequence[Work], plan: StepPlan) -> StepPlan:
         """``plan`` with no more steps ahead than there are free pages for; every row may need some of its own."""
@@ -144,6 +168,7 @@ class Runner:
             want=want,
             sampling=sampling,
             draw=item.draw,
+            length=len(sequence.ids),
             mask=self._mask if want == "token" and not sampling.greedy else None,
         )
 
@@ -199,7 +224,9 @@ class Runner:
         for row, outcome in barred:
             fed = (*row.tokens, *outcome.tokens)[outcome.fed - 1]
             position, draw = row.position + outcome.fed - 1, row.draw + len(outcome.tokens) - 1
-            again.append(replace(row, tokens=(fed,), position=position, want_at=(), draw=draw, mask=self._mask))
+            again.append(
+                replace(row, tokens=(fed,), position=position, want_at=(), draw=draw, length=0, mask=self._mask)
+            )
         output = self._executor.wait(self._executor.submit(Step(mode="decode", rows=tuple(again))))
         seconds = time.perf_counter() - began
         for (_, outcome), result in zip(barred, output.rows, strict=True):

@@ -9,11 +9,16 @@ from cacheir.runtime.kv_space import Tables
 
 @dataclass
 class Sequence:
-    """``ids`` are all tokens; the first ``cached`` of them have keys and values in the pages of ``tables``."""
+    """``ids`` are all tokens; the first ``cached`` of them have keys and values in the pages of ``tables``.
+
+    ``rotation`` counts the lengths at which the model turns all keys otherwise and that the sequence had passed when
+    these were computed.
+    """
 
     ids: list[int] = field(default_factory=list)
     cached: int = 0
     tables: Tables = ()
+    rotation: int = 0
 
     @property
     def pending(self) -> int:

@@ -230,6 +230,8 @@ def _known(base: str, batch: _Batch) -> Any:
         return np.cumsum([0, *batch.new])
     if base == "lengths":
         return [past + new for past, new in zip(batch.past, batch.new)]
+    if base == "sequence_lengths":
+        return [batch.past[row] + batch.new[row] for row in rows]
     if base == "page_table":
         return batch.table
     if base == "slots":

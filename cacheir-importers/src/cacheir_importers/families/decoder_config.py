@@ -117,25 +117,25 @@ def finish_decoder(
     label: str,
     eps: float = 1e-6,
     positions: int = 2048,
-    limit: int = 0,
     tied: bool = False,
     **more: Any,
 ) -> DecoderSpec:
     """The decoder of ``layers``; what is left unread and matters is refused.
 
     ``label`` is the architecture where the file names none, ``eps``, ``positions`` and ``tied`` are the family's own
-    defaults. ``limit`` is the most positions that the rotation allows, 0 for no limit of its own.
+    defaults. A base that grows with the sequence stretches the context by its factor.
     """
     names = fields.texts_or("architectures", None)
     own_name = fields.text_or("_name_or_path", None) or ""
     length = fields.whole_or("max_position_embeddings", positions)
+    growths = [layer.rope.growth for layer in layers if layer.rope is not None]
     spec = DecoderSpec(
         family=family,
         label=names[0] if names else label,
         name=own_name.replace("\\", "/").rstrip("/").rpartition("/")[2],  # it may be a path on the maker's machine
         vocab_size=fields.whole("vocab_size"),
         hidden=fields.whole("hidden_size"),
-        max_positions=min(length, limit) if limit else length,
+        max_positions=int(length * max([1.0, *growths])),
         norm_eps=fields.number_or("rms_norm_eps", eps, least=0.0, most=1.0),
         layers=tuple(layers),
         tied_head=fields.flag_or("tie_word_embeddings", tied),

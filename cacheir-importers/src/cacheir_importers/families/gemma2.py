@@ -34,13 +34,11 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, layer = read_count(fields), gemma_layer(fields, 50.0)
-    rotation = read_rotation(fields, layer.head_dim)
+    rope = read_rotation(fields, layer.head_dim)
     window = read_window(fields, OWN_WINDOW)
     kinds = read_kinds(fields, count, [FULL if number % 2 else SLIDING for number in range(count)])
-    layers = [replace(layer, rope=rotation.rope, window=window if kind == SLIDING else 0) for kind in kinds]
-    return finish_gemma(
-        fields, FAMILY, layers, label="Gemma2ForCausalLM", positions=_OWN_POSITIONS, limit=rotation.limit, softcap=30.0
-    )
+    layers = [replace(layer, rope=rope, window=window if kind == SLIDING else 0) for kind in kinds]
+    return finish_gemma(fields, FAMILY, layers, label="Gemma2ForCausalLM", positions=_OWN_POSITIONS, softcap=30.0)
 
 
 def gemma_layer(fields: Fields, softcap: float) -> LayerSpec:

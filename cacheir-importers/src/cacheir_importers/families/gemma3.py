@@ -31,14 +31,12 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     pattern = fields.whole_or("sliding_window_pattern", None if given else OWN_PATTERN)
     pattern = fields.whole_or("_sliding_window_pattern", None) or pattern or OWN_PATTERN
     kinds = read_kinds(fields, count, [SLIDING if (number + 1) % pattern else FULL for number in range(count)])
-    layers = [replace(layer, rope=rotations[kind].rope, window=window if kind == SLIDING else 0) for kind in kinds]
-    limits = [rotations[kind].limit for kind in set(kinds) if rotations[kind].limit]
+    layers = [replace(layer, rope=rotations[kind], window=window if kind == SLIDING else 0) for kind in kinds]
     return finish_gemma(
         fields,
         FAMILY,
         layers,
         label="Gemma3ForCausalLM",
         positions=_OWN_POSITIONS,
-        limit=min(limits, default=0),
         softcap=0.0,
     )

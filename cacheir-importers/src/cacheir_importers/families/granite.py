@@ -29,12 +29,12 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"])
+    rope = read_rotation(fields, sizes["head_dim"])
     bias = fields.flag_or("attention_bias", False)
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         attention_scale=fields.number_or("attention_multiplier", 1.0, least=_LEAST),
         activation=read_activation(fields),
         qkv_bias=bias,
@@ -47,7 +47,6 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
         FAMILY,
         (layer,) * count,
         label="GraniteForCausalLM",
-        limit=rotation.limit,
         embedding_scale=fields.number_or("embedding_multiplier", 1.0, least=_LEAST),
         logit_scale=1 / fields.number_or("logits_scaling", 1.0, least=_LEAST),
     )

@@ -32,12 +32,12 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"])
+    rope = read_rotation(fields, sizes["head_dim"])
     bias = fields.flag_or("attention_bias", False)
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         activation=read_activation(fields),
         qkv_bias=bias,
         output_bias=bias,
@@ -45,4 +45,4 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     )
     if set(read_kinds(fields, count, (FULL,) * count)) != {FULL}:
         raise UnsupportedModelError(f"{fields.place}: layer_types other than {FULL} is not supported for Llama")
-    return finish_decoder(fields, FAMILY, (layer,) * count, label="LlamaForCausalLM", limit=rotation.limit)
+    return finish_decoder(fields, FAMILY, (layer,) * count, label="LlamaForCausalLM")

@@ -30,17 +30,15 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"])
+    rope = read_rotation(fields, sizes["head_dim"])
     window = read_window(fields, _OWN_WINDOW)
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         activation=read_activation(fields),
     )
     # The reference ignores layer_types; newer conversions carry them, and then they say which layers slide.
     kinds = read_kinds(fields, count, (SLIDING,) * count)
     layers = [replace(layer, window=window if kind == SLIDING else 0) for kind in kinds]
-    return finish_decoder(
-        fields, FAMILY, layers, label="MistralForCausalLM", positions=_OWN_POSITIONS, limit=rotation.limit
-    )
+    return finish_decoder(fields, FAMILY, layers, label="MistralForCausalLM", positions=_OWN_POSITIONS)

@@ -28,12 +28,12 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"], theta=_OWN_THETA)
+    rope = read_rotation(fields, sizes["head_dim"], theta=_OWN_THETA)
     experts = fields.whole_or("num_local_experts", _OWN_EXPERTS, most=4096)
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         window=read_window(fields),
         activation=read_activation(fields),
         experts=ExpertSpec(
@@ -49,5 +49,4 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
         label="MixtralForCausalLM",
         eps=1e-5,
         positions=_OWN_POSITIONS,
-        limit=rotation.limit,
     )

@@ -26,15 +26,13 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"], partial=True, aliases={"su": "longrope"})
+    rope = read_rotation(fields, sizes["head_dim"], partial=True, aliases={"su": "longrope"})
     fields.ignore("original_max_position_embeddings")  # it is there without any scaling, too
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         window=read_window(fields),
         activation=read_activation(fields),
     )
-    return finish_decoder(
-        fields, FAMILY, (layer,) * count, label="Phi3ForCausalLM", eps=1e-5, positions=4096, limit=rotation.limit
-    )
+    return finish_decoder(fields, FAMILY, (layer,) * count, label="Phi3ForCausalLM", eps=1e-5, positions=4096)

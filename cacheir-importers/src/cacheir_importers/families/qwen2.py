@@ -33,11 +33,11 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"])
+    rope = read_rotation(fields, sizes["head_dim"])
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         activation=read_activation(fields),
         qkv_bias=True,
     )
@@ -47,7 +47,6 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
         windowed_layers(fields, count, layer),
         label="Qwen2ForCausalLM",
         positions=OWN_POSITIONS,
-        limit=rotation.limit,
     )
 
 

@@ -27,12 +27,12 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields, _OWN_HEAD_DIM)
-    rotation = read_rotation(fields, sizes["head_dim"])
+    rope = read_rotation(fields, sizes["head_dim"])
     bias = fields.flag_or("attention_bias", False)
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         activation=read_activation(fields),
         qkv_bias=bias,
         output_bias=bias,
@@ -44,5 +44,4 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
         windowed_layers(fields, count, layer),
         label="Qwen3ForCausalLM",
         positions=OWN_POSITIONS,
-        limit=rotation.limit,
     )

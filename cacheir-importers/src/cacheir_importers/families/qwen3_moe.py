@@ -30,7 +30,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"])
+    rope = read_rotation(fields, sizes["head_dim"])
     bias = fields.flag_or("attention_bias", False)
     slides = fields.flag_or("use_sliding_window", False)
     if not slides:
@@ -39,7 +39,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     dense = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         window=read_window(fields, OWN_WINDOW) if slides else 0,
         activation=read_activation(fields),
         qkv_bias=bias,
@@ -60,6 +60,4 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     step = fields.whole_or("decoder_sparse_step", 1)
     without = fields.numbers_or("mlp_only_layers", (), least=0)
     layers = [dense if number in without or (number + 1) % step else sparse for number in range(count)]
-    return finish_decoder(
-        fields, FAMILY, layers, label="Qwen3MoeForCausalLM", positions=OWN_POSITIONS, limit=rotation.limit
-    )
+    return finish_decoder(fields, FAMILY, layers, label="Qwen3MoeForCausalLM", positions=OWN_POSITIONS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.decoder_spec import RopeSpec
@@ -21,14 +20,6 @@ DEFAULT_THETA = 10_000.0
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """How heads turn. Beyond ``limit`` positions, 0 for none, the model would turn all of them in another way."""
-
-    rope: RopeSpec
-    limit: int = 0
-
-
 def read_rotation(
     fields: Fields,
     head_dim: int,
@@ -36,7 +27,7 @@ def read_rotation(
     theta: float = DEFAULT_THETA,
     partial: bool = False,
     aliases: Mapping[str, str] | None = None,
-) -> Rotation:
+) -> RopeSpec:
     """The rotation of heads of ``head_dim``, the same on all layers.
 
     ``rope_theta`` may stand at the top, inside the nested object, or in both places with one value; ``theta`` is the
@@ -52,7 +43,7 @@ def read_rotation(
 
 def read_rotations(
     fields: Fields, head_dim: int, thetas: Mapping[str, tuple[str, float]], *, scaled: Sequence[str]
-) -> dict[str, Rotation]:
+) -> dict[str, RopeSpec]:
     """The rotation of each layer type, for a family whose types turn in ways of their own.
 
     ``thetas`` maps a layer type to the field that holds its base in the old spelling, and the family's default. In the
@@ -86,34 +77,28 @@ def _theta(fields: Fields, section: Fields | None, default: float, field: str = 
 
 def _rotation(
     fields: Fields, section: Fields | None, head_dim: int, theta: float, partial: bool, aliases: Mapping[str, str]
-) -> Rotation:
+) -> RopeSpec:
     dims = _dims(fields, section, head_dim, partial)
     kind = _type(section, aliases)
     if section is None or kind == "default":
-        return Rotation(RopeSpec(theta=theta, dims=dims))
+        return RopeSpec(theta=theta, dims=dims)
     if kind == "dynamic":
-        section.number("factor", least=1.0)
-        limit = fields.whole_or("max_position_embeddings", 2048)
-        fields.note(
-            f"rope_type dynamic changes every rotation beyond {limit} positions, keys that were cached among them: the"
-            " context ends there"
-        )
-        return Rotation(RopeSpec(theta=theta, dims=dims), limit)
+        return _dynamic(fields, section, theta, dims)
     if kind == "linear":
-        return Rotation(RopeSpec(theta=theta, dims=dims, factors=linear_factors(dims, _factor(section))))
+        return RopeSpec(theta=theta, dims=dims, factors=linear_factors(dims, _factor(section)))
     original = _original(fields, section)
     if kind == "llama3":
         low, high = section.number("low_freq_factor", least=1e-6), section.number("high_freq_factor", least=1e-6)
         if low >= high:
             raise MalformedModelError(f"{section.place}: low_freq_factor {low} must be below high_freq_factor {high}")
         factors = llama3_factors(theta, dims, factor=_factor(section), low=low, high=high, original=original)
-        return Rotation(RopeSpec(theta=theta, dims=dims, factors=factors))
+        return RopeSpec(theta=theta, dims=dims, factors=factors)
     given = section.number_or("factor", None, least=1e-3)
     factor = given if given is not None else fields.whole_or("max_position_embeddings", 2048) / original
     magnitude = section.number_or("attention_factor", None, least=1e-3)
     if kind == "yarn":
-        return Rotation(_yarn(section, theta, dims, factor, original, magnitude))
-    return Rotation(_longrope(fields, section, theta, dims, factor, original, magnitude), original)
+        return _yarn(section, theta, dims, factor, original, magnitude)
+    return _longrope(section, theta, dims, factor, original, magnitude)
 
 
 def _yarn(section: Fields, theta: float, dims: int, factor: float, original: int, magnitude: float | None) -> RopeSpec:
@@ -133,21 +118,36 @@ def _yarn(section: Fields, theta: float, dims: int, factor: float, original: int
 
 
 def _longrope(
-    fields: Fields, section: Fields, theta: float, dims: int, factor: float, original: int, magnitude: float | None
+    section: Fields, theta: float, dims: int, factor: float, original: int, magnitude: float | None
 ) -> RopeSpec:
-    """The short table: the long one holds for rows beyond ``original`` positions, which the limit keeps out."""
-    tables = [section.numbers_or(key, None, least=1e-6) for key in ("short_factor", "long_factor")]
-    for key, table in zip(("short_factor", "long_factor"), tables):
+    """Two tables: the short one is for sequences of up to ``original`` tokens, the long one for longer ones."""
+    tables = []
+    for key in ("short_factor", "long_factor"):
+        table = section.numbers_or(key, None, least=1e-6)
         if table is None or len(table) != dims // 2:
             held = "is missing" if table is None else f"has {len(table)} numbers"
             raise MalformedModelError(f"{section.place}: {key} {held}; {dims // 2} are needed, one for each pair")
-    fields.note(
-        f"rope_type longrope changes every rotation beyond {original} positions, keys that were cached among them: the"
-        " context ends there"
+        tables.append(longrope_factors(theta, dims, table))
+    return RopeSpec(
+        theta=theta,
+        dims=dims,
+        factors=tables[0],
+        magnitude=magnitude if magnitude is not None else longrope_magnitude(factor, original),
+        original=original,
+        long_factors=tables[1],
     )
-    magnitude = magnitude if magnitude is not None else longrope_magnitude(factor, original)
-    assert tables[0] is not None
-    return RopeSpec(theta=theta, dims=dims, factors=longrope_factors(theta, dims, tables[0]), magnitude=magnitude)
+
+
+def _dynamic(fields: Fields, section: Fields, theta: float, dims: int) -> RopeSpec:
+    """The base grows with a sequence of more than ``max_position_embeddings`` tokens."""
+    growth, original = section.number("factor", least=1.0), fields.whole_or("max_position_embeddings", 2048)
+    if dims == 2:
+        raise UnsupportedModelError(f"{section.place}: rope_type dynamic has no base for heads that turn 2 dimensions")
+    fields.note(
+        f"rope_type dynamic: beyond {original} tokens keys keep the rotation that they were computed with, as in"
+        " transformers, so what is answered depends on how much of a text was given at once"
+    )
+    return RopeSpec(theta=theta, dims=dims, original=original, growth=growth)
 
 
 def _factor(section: Fields) -> float:

@@ -34,12 +34,12 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
     """The decoder that a config.json describes; errors as in ``families.llama``."""
     fields = open_config(config, FAMILY)
     count, sizes = read_count(fields), read_heads(fields)
-    rotation = read_rotation(fields, sizes["head_dim"], theta=_OWN_THETA)
+    rope = read_rotation(fields, sizes["head_dim"], theta=_OWN_THETA)
     bias = fields.flag_or("attention_bias", False)
     layer = LayerSpec(
         **sizes,
         feed_forward=fields.whole("intermediate_size"),
-        rope=rotation.rope,
+        rope=rope,
         activation=read_activation(fields),
         qkv_bias=bias,
         output_bias=bias,
@@ -61,7 +61,6 @@ def read_config(config: Mapping[str, Any]) -> DecoderSpec:
         layers,
         label="SmolLM3ForCausalLM",
         positions=_OWN_POSITIONS,
-        limit=rotation.limit,
         tied=True,
     )
 
