@@ -16,6 +16,36 @@ class TestFoldConstants(PassTests):
     cases = "cases/fold-constants"
 
 
+class TestDropNoOps(PassTests):
+    pass_name = "drop-no-ops"
+    cases = "cases/drop-no-ops"
+
+
+class TestCommonSubexpressions(PassTests):
+    pass_name = "common-subexpressions"
+    cases = "cases/common-subexpressions"
+
+
+class TestConvertLayout(PassTests):
+    pass_name = "convert-layout"
+    cases = "cases/convert-layout"
+
+
+class TestFoldWeights(PassTests):
+    pass_name = "fold-weights"
+    cases = "cases/fold-weights"
+
+
+class TestFuseHorizontal(PassTests):
+    pass_name = "fuse-horizontal"
+    cases = "cases/fuse-horizontal"
+
+
+class TestHardwareHints(PassTests):
+    pass_name = "hardware-hints"
+    cases = "cases/hardware-hints"
+
+
 class TestDeadCode(PassTests):
     pass_name = "dead-code"
     cases = "cases/dead-code"

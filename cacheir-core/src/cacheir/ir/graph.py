@@ -64,6 +64,8 @@ class Weight:
 class Op:
     """One operation. ``attrs`` are sorted by name; ``scope`` is for people and is no part of a graph's identity.
 
+    ``hints``, sorted too, are for kernels and executors: advice that no result depends on. They are no part of a
+    graph's hash, and an op that a rewriting makes anew has none.
     ``call`` is the one op the grammar knows: its callee is the attribute ``callee``, printed as ``call @callee(...)``.
     """
 
@@ -72,6 +74,7 @@ class Op:
     results: tuple[Value, ...]
     attrs: tuple[tuple[str, Attr], ...] = ()
     scope: str = field(default="", compare=False)
+    hints: tuple[tuple[str, Attr], ...] = ()
 
     @property
     def result(self) -> Value:
@@ -85,6 +88,10 @@ class Op:
             if key == name:
                 return value
         return default
+
+    def hint(self, name: str, default: Attr | None = None) -> Attr | None:
+        """The hint ``name``, or ``default``."""
+        return dict(self.hints).get(name, default)
 
     @property
     def callee(self) -> str:

@@ -71,6 +71,7 @@ def _op_to_json(op: Op) -> dict[str, Any]:
         "results": [_declared(value) for value in op.results],
         "attrs": _attrs_to_json(op.attrs),
         "scope": op.scope,
+        **({"hints": _attrs_to_json(op.hints)} if op.hints else {}),
     }
 
 
@@ -141,7 +142,8 @@ def _graph(data: object, where: str) -> Graph:
         return Weight(define(_value(parts, place, "weight"), place), _recipe(parts["recipe"], f"{place}.recipe"))
 
     def op(item: object, place: str) -> Op:
-        parts = _fields(item, place, op=str, operands=list, results=list, attrs=dict, scope=str)
+        more = {"hints": dict} if isinstance(item, dict) and "hints" in item else {}
+        parts = _fields(item, place, op=str, operands=list, results=list, attrs=dict, scope=str, **more)
         operands = _each(parts["operands"], f"{place}.operands", use)
         results = _each(parts["results"], f"{place}.results", _result)
         if not results:
@@ -150,7 +152,8 @@ def _graph(data: object, where: str) -> Graph:
         name = _checked(is_word, parts["op"], f"{place}.op")
         if name == "call":
             _checked(is_word, dict(attrs).get("callee"), f"{place}.attrs.callee")
-        return Op(name, operands, tuple(define(value, place) for value in results), attrs, parts["scope"])
+        made = tuple(define(value, place) for value in results)
+        return Op(name, operands, made, attrs, parts["scope"], _attrs(parts.get("hints", {}), f"{place}.hints"))
 
     return Graph(
         _checked(is_word, fields["name"], f"{where}.name"),

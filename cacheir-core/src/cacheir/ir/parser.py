@@ -143,10 +143,11 @@ class _GraphParser:
             if "callee" in attrs:
                 reader.fail("a call names its graph after 'call', not in an attribute", brace)
             attrs["callee"] = callee
+        hints = tuple(sorted(self._attrs().items())) if reader.took("hint") else ()
         scope = reader.word_or_string("a scope") if reader.took("at") else ""
         # Results come into being after the operands are read: an op cannot use what it makes.
         values = tuple(self._define(token, value) for token, value in results)
-        return Op(name, operands, values, tuple(sorted(attrs.items())), scope)
+        return Op(name, operands, values, tuple(sorted(attrs.items())), scope, hints)
 
     # --- attributes
 

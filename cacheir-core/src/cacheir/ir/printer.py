@@ -15,7 +15,7 @@ _Show = Callable[[str, str], str]
 def print_graph(graph: Graph, *, canonical: bool = False) -> str:
     """The text of ``graph``, ending in a newline.
 
-    ``canonical`` numbers the values in the order in which they appear and drops the graph's name and the scopes: two
+    ``canonical`` numbers the values in the order in which they appear and drops the graph's name, scopes and hints: two
     graphs that differ in nothing else have equal canonical texts.
     """
     return "\n".join([*graph_lines(graph, canonical=canonical), ""])
@@ -97,5 +97,6 @@ def _op(op: Op, show: _Show, *, scoped: bool) -> str:
     if op.callee:
         name = f"call @{word_text(op.callee)}"
         attrs = tuple(pair for pair in attrs if pair[0] != "callee")
+    hints = f" hint{attrs_text(op.hints)}" if scoped and op.hints else ""
     scope = f" at {word_text(op.scope)}" if scoped and op.scope else ""
-    return f"{results} = {name}({operands}){attrs_text(attrs)}{scope}"
+    return f"{results} = {name}({operands}){attrs_text(attrs)}{hints}{scope}"

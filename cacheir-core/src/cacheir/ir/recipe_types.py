@@ -70,12 +70,30 @@ def _cast(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Typ
 
 
 def _offset(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
-    by, source = attrs["by"], _dense("offset", operands[0])
+    return _by_number("offset", operands[0], attrs["by"])
+
+
+def _scale(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
+    return _by_number("scale", operands[0], attrs["by"])
+
+
+def _by_number(op: str, operand: _Array, by: object) -> TensorType:
+    """The type of a weight of which every element is changed by one number."""
+    source = _dense(op, operand)
     if type(by) is not float or not math.isfinite(by):
-        raise TypeRuleError(f"offset needs a finite number, not {by!r}")
+        raise TypeRuleError(f"{op} needs a finite number, not {by!r}")
     if source.dtype not in FLOATS:
-        raise TypeRuleError(f"offset needs a weight of floating point numbers, not {source}")
+        raise TypeRuleError(f"{op} needs a weight of floating point numbers, not {source}")
     return source
+
+
+def _reshape(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
+    shape, source = attrs["shape"], _dense("reshape", operands[0])
+    if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        raise TypeRuleError(f"reshape needs sizes, not {shape!r}")
+    if math.prod(shape) != math.prod(size.constant for size in source.shape):
+        raise TypeRuleError(f"reshape of {source} cannot give the shape {list(shape)}")
+    return replace(source, shape=tuple(map(Dim, shape)))
 
 
 def _quantize(operands: Sequence[_Array], attrs: Mapping[str, object], declared: Type) -> Type:
@@ -115,7 +133,9 @@ _RULES: Mapping[str, tuple[str, _Rule, bool]] = {
     "concat": ("axis", _concat, True),
     "transpose": ("axes", _transpose, False),
     "cast": ("dtype", _cast, False),
+    "reshape": ("shape", _reshape, False),
     "offset": ("by", _offset, False),
+    "scale": ("by", _scale, False),
     "quantize": ("format", _quantize, False),
     "pack": ("layout", _pack, True),
     "unpack": ("method", _unpack, True),  # and what attributes the method takes

@@ -21,9 +21,10 @@ class Stored:
 class Derived:
     """An operation on other weights of the same graph.
 
-    ``op`` is ``concat`` (axis), ``transpose`` (axes), ``cast`` (dtype; a block format is unpacked), ``offset`` (by: a
-    number added to all elements), ``quantize`` (format), ``pack`` (layout: the physical order that a kernel asks for by name) or ``unpack``
-    (method: an ``UnpackerSpec`` that makes a dense weight of the tensors stored for it, and that method's attributes).
+    ``op`` is ``concat`` (axis), ``transpose`` (axes), ``reshape`` (shape), ``cast`` (dtype; a block format is
+    unpacked), ``offset`` (by: a number added to all elements), ``scale`` (by: a number that all are multiplied with),
+    ``quantize`` (format), ``pack`` (layout: the physical order that a kernel asks for by name) or ``unpack`` (method:
+    an ``UnpackerSpec`` that makes a dense weight of the tensors stored for it, and that method's attributes).
     ``operands`` are weight names of the graph, ``attrs`` sorted pairs.
     """
 

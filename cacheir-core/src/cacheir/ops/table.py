@@ -13,6 +13,7 @@ from cacheir.ops.gelu import GELU
 from cacheir.ops.head import HEAD
 from cacheir.ops.linear import LINEAR
 from cacheir.ops.norm import NORM
+from cacheir.ops.paired import PAIRED
 from cacheir.ops.quantized import QUANTIZED
 from cacheir.ops.random import RANDOM
 from cacheir.ops.reduce import REDUCE
@@ -35,6 +36,7 @@ _SUBJECTS = (
     RANDOM,
     HEAD,
     FUSED,
+    PAIRED,
 )
 
 

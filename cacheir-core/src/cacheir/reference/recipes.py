@@ -1,4 +1,4 @@
-"""Running weight recipes: concat, transpose, cast, offset, quantize, pack, unpack, on arrays and quantised arrays."""
+"""Running weight recipes, on arrays and quantised arrays."""
 
 from __future__ import annotations
 
@@ -60,9 +60,12 @@ def apply_recipe(
         return np.ascontiguousarray(operand.transpose(attrs["axes"]))
     if op == "cast":
         return _cast(operand, dtypes[0], attrs["dtype"])
-    if op == "offset":
+    if op == "reshape":
+        return operand.reshape(attrs["shape"])
+    if op in ("offset", "scale"):
         wide = from_bf16(operand) if dtypes[0] == "bf16" else operand
-        return _cast(wide + wide.dtype.type(attrs["by"]), "f32" if dtypes[0] == "bf16" else dtypes[0], dtypes[0])
+        by = wide.dtype.type(attrs["by"])
+        return _cast(wide + by if op == "offset" else wide * by, "f32" if dtypes[0] == "bf16" else dtypes[0], dtypes[0])
     if op == "quantize":
         known = core_formats() if formats is None else formats
         if attrs["format"] not in known:

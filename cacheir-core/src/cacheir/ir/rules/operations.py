@@ -51,13 +51,14 @@ def attribute_fault(value: object, depth: int = 0) -> str:
 
 
 def _attribute_values(op: Op) -> Iterator[tuple[str, str]]:
-    names = [name for name, _ in op.attrs]
-    if names != sorted(set(names)):
-        yield "attribute-order", f"the attributes of {op.name} are not sorted, each once: {', '.join(names)}"
-    for name, value in op.attrs:
-        fault = attribute_fault(value)
-        if fault:
-            yield "attribute-value", f"attribute {name} of {op.name} {fault}"
+    for kind, pairs in (("attribute", op.attrs), ("hint", op.hints)):
+        names = [name for name, _ in pairs]
+        if names != sorted(set(names)):
+            yield "attribute-order", f"the {kind}s of {op.name} are not sorted, each once: {', '.join(names)}"
+        for name, value in pairs:
+            fault = attribute_fault(value) or ("is $layer" if kind == "hint" and value is LAYER else "")
+            if fault:
+                yield "attribute-value", f"{kind} {name} of {op.name} {fault}"
 
 
 def declaration_faults(op: Op, definition: OpDef) -> Iterator[tuple[str, str]]:

@@ -87,3 +87,22 @@ def sample() -> Examples:
         mask = (_of("u32", rows, 4),) if masked else ()
         examples.append(((_of("f32", rows, 101), *parameters, *mask), {}))
     return examples
+
+
+def rms_norm_pair() -> Examples:
+    """Several rows, one, none; heads of unlike numbers; unlike widths; narrow types."""
+    examples: list[tuple[tuple[Type, ...], dict[str, Attr]]] = [
+        ((_of("f32", t, 4, 8), _of("f32", t, 2, 8), _of("f32", 8), _of("f32", 8)), {"eps": 1e-5}) for t in _SIZES
+    ]
+    examples.append(((_of("f32", 2, 7), _of("f32", 2, 5), _of("f32", 7), _of("f32", 5)), {"eps": 1e-6}))
+    examples.append(((_of("bf16", 2, 7), _of("bf16", 2, 7), _of("bf16", 7), _of("f32", 7)), {"eps": 1e-6}))
+    return examples
+
+
+def rope_pair() -> Examples:
+    """Both layouts, partial rotation, several rows, one, none."""
+    examples: list[tuple[tuple[Type, ...], dict[str, Attr]]] = []
+    for tokens, layout, half in ((3, "half", 4), (1, "interleaved", 4), (0, "half", 4), (5, "interleaved", 2)):
+        table = _of("f32", tokens, half)
+        examples.append(((_of("f32", tokens, 4, 8), _of("f32", tokens, 2, 8), table, table), {"layout": layout}))
+    return examples
