@@ -52,7 +52,7 @@ def assemble(
     runner: Any,
     program: Program,
     launches: Mapping[tuple[str, str], Sequence[Launch]],
-    forms: Mapping[str, Callable[[Launch], Form]],
+    forms: Mapping[str, Callable[[Launch], Form | tuple[Form, ...]]],
     weights: PackedWeights,
 ) -> Assembled:
     """``launches`` are by mode and graph, ``forms`` the entries of the chosen kernels by name."""

@@ -98,11 +98,11 @@ def writes_of(step: Instruction | HostCall) -> list[Buffer]:
 
 @dataclass
 class CodeWriter:
-    """Writes code from launches. ``forms`` gives the instruction of a kernel by its name, ``bounds`` the most rows by
+    """Writes code from launches. ``forms`` gives the instructions of a kernel by its name, ``bounds`` the most rows by
     size name, ``layer_rows`` the row of a layer in its group's pool.
     """
 
-    forms: Mapping[str, Callable[[Launch], Form]]
+    forms: Mapping[str, Callable[[Launch], Form | tuple[Form, ...]]]
     bounds: Mapping[str, int]
     layer_rows: Sequence[Mapping[int, int]]
     head: bool
@@ -127,7 +127,11 @@ class CodeWriter:
             )
             yield HostCall(launch, operands, results)
             return
-        form = self.forms[kernel](launch)
+        forms = self.forms[kernel](launch)
+        for form in forms if isinstance(forms, tuple) else (forms,):
+            yield from self._instruction(form, launch, kernel)
+
+    def _instruction(self, form: Form, launch: Launch, kernel: str) -> Iterator[Instruction]:
         reads = {name: self._read(launch.reads[index], launch) for name, index in form.reads.items()}
         if form.alias:
             self._alias(launch.writes[0], reads["x"], launch)

@@ -122,6 +122,21 @@ def rope(launch: Launch) -> Form:
     return Form("rope", {"x": 0, "cos": 1, "sin": 2}, {"out": 0}, {}, numbers)
 
 
+def rms_norm_pair(launch: Launch) -> tuple[Form, ...]:
+    """A norm each; the runner's instructions cost next to nothing, so that there is none for two."""
+    return tuple(_pair_norm(launch, number) for number in (0, 1))
+
+
+def rope_pair(launch: Launch) -> tuple[Form, ...]:
+    """A rotation each."""
+    forms = []
+    for number in (0, 1):
+        heads, head_dim = _shape(launch.reads[number])[1:]
+        numbers = {"heads": heads, "head_dim": head_dim} | _rotation(launch, 2)
+        forms.append(Form("rope", {"x": number, "cos": 2, "sin": 3}, {"out": number}, {}, numbers))
+    return tuple(forms)
+
+
 def kv_append(launch: Launch) -> Form:
     """Keys and values into the pool; ``layer`` is the model's number here."""
     heads, head_dim = _shape(launch.reads[1])[1:]
@@ -201,6 +216,12 @@ def _pool(launch: Launch, state: int) -> dict[str, int | float]:
 def _rotation(launch: Launch, cos: int) -> dict[str, int | float]:
     interleaved = launch.attrs.get("layout", "half") == "interleaved"
     return {"dims": 2 * _width(launch.reads[cos]), "interleaved": int(interleaved)}
+
+
+def _pair_norm(launch: Launch, number: int) -> Form:
+    *outer, width = _shape(launch.reads[number])[1:]
+    numbers = {"width": width, "heads": prod(outer)} | _eps(launch)
+    return Form("rms_norm", {"x": number}, {"out": number}, {"norm": _weights(launch, "vector", 2 + number)}, numbers)
 
 
 def _norm(launch: Launch, x: int) -> dict[str, int | float]:

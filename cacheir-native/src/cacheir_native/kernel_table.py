@@ -15,6 +15,8 @@ _PLAIN = (
     "rms_norm",
     "add_rms_norm",
     "rope",
+    "rms_norm_pair",
+    "rope_pair",
     "kv_append",
     "paged_attention_prefill",
     "paged_attention_decode",

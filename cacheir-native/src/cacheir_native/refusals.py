@@ -44,6 +44,16 @@ def rope(op: Op) -> str | None:
     return _rows(op.operands[0], 3)
 
 
+def rms_norm_pair(op: Op) -> str | None:
+    """As ``rms_norm``, for both."""
+    return _rows(op.operands[0], 0) or _rows(op.operands[1], 0) or _vectors(op, 2)
+
+
+def rope_pair(op: Op) -> str | None:
+    """[T, heads, D], both."""
+    return _rows(op.operands[0], 3) or _rows(op.operands[1], 3)
+
+
 def kv_append(op: Op) -> str | None:
     """f32 keys and values, into the slots of the step."""
     return _rows(op.operands[1], 3) or _rows(op.operands[2], 3) or _inputs(op, 3)

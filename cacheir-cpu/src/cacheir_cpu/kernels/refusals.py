@@ -33,6 +33,11 @@ def divide(op: Op) -> str | None:
     return _all_f32(op)
 
 
+def rms_norm_pair(op: Op) -> str | None:
+    """As ``add``."""
+    return _all_f32(op)
+
+
 def embedding(op: Op) -> str | None:
     """Float32 rows alone."""
     dtype = op.attr("dtype", "f32")
@@ -50,3 +55,8 @@ def rope(op: Op) -> str | None:
     if not isinstance(x, TensorType) or len(x.shape) != 3:
         return f"x has {len(x.shape) if isinstance(x, TensorType) else 'no'} axes, not the 3 of [T, N, D]"
     return None
+
+
+def rope_pair(op: Op) -> str | None:
+    """As ``rope``, both."""
+    return _all_f32(op) or rope(op)

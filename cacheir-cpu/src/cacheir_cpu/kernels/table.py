@@ -28,6 +28,8 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("add_rms_norm", "norm:add_rms_norm", ("", "", "dense"), "fixed"),
     ("rope_table", "rotary:rope_table", (), "fixed"),
     ("rope", "rotary:rope", (), "fixed"),
+    ("rms_norm_pair", "paired:rms_norm_pair", ("", "", "dense", "dense"), "fixed"),
+    ("rope_pair", "paired:rope_pair", (), "fixed"),
     ("linear", "linear:linear", ("", "rows", "dense"), "varies"),
     ("linear", "linear:linear_invariant", ("", "rows", "dense"), "fixed"),
     ("fused_qkv", "fused:fused_qkv", _STACKED_QKV, "varies"),
@@ -73,5 +75,7 @@ def numpy_kernels() -> Iterator[KernelSpec]:
 
 
 _FIRST_OPERAND: dict[str, tuple[str, ...]] = {"embedding": ("i32",), "rope_table": ("i32",), "kv_append": ()}
-_REFUSALS = frozenset({"add", "divide", "embedding", "kv_append", "multiply", "rope", "subtract"})
+_REFUSALS = frozenset(
+    {"add", "divide", "embedding", "kv_append", "multiply", "rms_norm_pair", "rope", "rope_pair", "subtract"}
+)
 _IN_PLACE = frozenset({"add", "divide", "gelu_tanh", "multiply", "silu", "subtract", "swiglu", "tanh"})
