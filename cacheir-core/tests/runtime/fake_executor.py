@@ -247,6 +247,7 @@ def open_fake(
     kv_tokens: int = 0,
     chunk_tokens: int = 512,
     on_done: Callable[[Any], None] = lambda stats: None,
+    make_sampler: Callable[[SamplingParams], Any] = lambda params: None,
     **defaults: Any,
 ) -> OpenModel:
     """An open model over the fake; ``defaults`` are fields of ``GenerationDefaults``."""
@@ -259,6 +260,7 @@ def open_fake(
         kv_tokens=kv_tokens,
         chunk_tokens=chunk_tokens,
         on_done=on_done,
+        make_sampler=make_sampler,
     )
 
 

@@ -34,6 +34,7 @@ def chat(
     min_p: float = sampling_options.MIN_P,
     seed: int = sampling_options.SEED,
     stop: list[str] = sampling_options.STOP,
+    sampler: str = sampling_options.SAMPLER,
     backend: str = model_options.BACKEND,
     threads: int = model_options.THREADS,
     max_seq: int = model_options.MAX_SEQ,
@@ -51,6 +52,7 @@ def chat(
         seed=seed,
         max_tokens=max_new_tokens,
         stop=tuple(stop),
+        sampler=sampler,
     )
     with model_options.open_runtime(
         model,

@@ -30,6 +30,7 @@ def run(
     min_p: float = sampling_options.MIN_P,
     seed: int = sampling_options.SEED,
     stop: list[str] = sampling_options.STOP,
+    sampler: str = sampling_options.SAMPLER,
     ignore_eos: bool = typer.Option(False, "--ignore-eos", help="Go on where the model would end the text."),
     backend: str = model_options.BACKEND,
     threads: int = model_options.THREADS,
@@ -49,6 +50,7 @@ def run(
         seed=seed,
         max_tokens=max_new_tokens,
         stop=tuple(stop),
+        sampler=sampler,
         ignore_eos=ignore_eos,
     )
     if system is not None and not chat:

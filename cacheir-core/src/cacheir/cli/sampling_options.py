@@ -12,6 +12,7 @@ TOP_K = typer.Option(0, help="Pick among this many of the likeliest tokens; 0: a
 TOP_P = typer.Option(1.0, help="Pick among the fewest tokens that have this share of the probability.")
 MIN_P = typer.Option(0.0, help="Pick among the tokens that are at least this share as likely as the likeliest.")
 SEED = typer.Option(None, help="The same seed gives the same tokens; without one a fresh one is drawn.")
+SAMPLER = typer.Option("", help="Pick tokens by this sampler of a plugin: cacheir plugins list --kind samplers.")
 STOP = typer.Option([], help="End the text before this string; may be given several times.")
 
 

@@ -50,9 +50,10 @@ class BackendSpec:
 
 @record(level=STABLE)
 class SamplerSpec:
-    """A way to pick tokens. ``factory(params) -> Sampler``, which takes logits f32 [B, V] to one id for each row.
+    """A way to pick tokens, for requests whose ``sampler`` names it. ``factory(params)`` is called once an answer.
 
-    Nothing asks for one yet: a request has no field that names a sampler.
+    ``params`` is the request's ``SamplingParams`` with its seed set. The factory gives a function from logits f32
+    [B, V], -inf where a token may not be taken, to one id for each row. It is called once for each token, on the host.
     """
 
     name: str

@@ -11,11 +11,13 @@ from cacheir.ir.types import KVType
 from cacheir.models.imported import GenerationDefaults
 from cacheir.runtime.encode import PromptEncoder
 from cacheir.runtime.executor import Executor
+from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.kv_space import KVSpace
 from cacheir.runtime.no_tokenizer import NoTokenizer
 from cacheir.runtime.pages import pages_for
 from cacheir.runtime.request import RequestLimits
 from cacheir.runtime.runner import Runner
+from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.steps import StepLimits
 from cacheir.runtime.tokenizer import Tokenizer
 from cacheir.runtime.vocabulary_mask import known_ids_mask
@@ -34,7 +36,8 @@ LEAST_KV_TOKENS = 8192
 class OpenModel:
     """One loaded model. ``limits.max_seq`` is what a sequence can really have, which the KV pool may limit.
 
-    ``on_done`` is told the statistics of each answer that ends.
+    ``on_done`` is told the statistics of each answer that ends. ``make_sampler`` makes the sampler that
+    an answer's parameters name.
     """
 
     program: Program
@@ -45,6 +48,7 @@ class OpenModel:
     limits: RequestLimits
     kv_groups: tuple[KVType, ...]  # the program's, with the storage format in force
     on_done: Callable[[GenerationStats], None] = lambda stats: None
+    make_sampler: Callable[[SamplingParams], HostSampler | None] = lambda params: None
 
     @property
     def generation(self) -> GenerationDefaults:
@@ -62,6 +66,7 @@ def open_model(
     chunk_tokens: int = CHUNK_TOKENS,
     kv_dtype: str = "",
     on_done: Callable[[GenerationStats], None] = lambda stats: None,
+    make_sampler: Callable[[SamplingParams], HostSampler | None] = lambda params: None,
 ) -> OpenModel:
     """Opens the pools of ``executor``, which has loaded ``program``, and joins the parts.
 
@@ -102,6 +107,7 @@ def open_model(
         tokenizer=known,
         encoder=PromptEncoder(known, program.generation),
         on_done=on_done,
+        make_sampler=make_sampler,
         kv_groups=tuple(replace(kind, dtype=kv_dtype or kind.dtype) for kind in program.groups),
         limits=RequestLimits(
             max_seq=min(program.max_seq, kv.capacity_tokens) if program.groups else program.max_seq,

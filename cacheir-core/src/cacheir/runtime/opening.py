@@ -11,6 +11,7 @@ from cacheir.errors import CacheIRError, PluginError, UsageError
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.backend_choice import BackendChoice, choose_backend
 from cacheir.runtime.executor import Executor, ExecutorOptions
+from cacheir.runtime.host_sampling import open_sampler
 from cacheir.runtime.open_model import OpenModel, open_model
 from cacheir.runtime.tokenizer import Tokenizer
 from cacheir.runtime.usable_cores import usable_cores
@@ -18,6 +19,7 @@ from cacheir.runtime.usable_cores import usable_cores
 if TYPE_CHECKING:
     from cacheir.artifact.artifact import Artifact
     from cacheir.artifact.card import Card, CompileOptions
+    from cacheir.models.imported import TokenizerSource
     from cacheir.plugins.installation import Installation
 
 Progress = Callable[[str], None]
@@ -70,6 +72,7 @@ def open_anything(
             chunk_tokens=options.chunk_tokens,
             kv_dtype=executor_options.kv_dtype,
             on_done=lambda stats: installation.observe("cacheir_request_done", stats=stats),
+            make_sampler=lambda params: open_sampler(params, installation),
         )
     except BaseException:
         executor.close()
@@ -80,8 +83,11 @@ def open_anything(
 def load_tokenizer(artifact: Artifact, installation: Installation) -> Tokenizer | None:
     """The program's tokenizer, None where its model came without one."""
     source = artifact.program.tokenizer
-    if source is None:
-        return None
+    return None if source is None else open_tokenizer(source, installation)
+
+
+def open_tokenizer(source: TokenizerSource, installation: Installation) -> Tokenizer:
+    """The tokenizer that ``source`` describes. PluginError where its loader raises."""
     spec = installation.tokenizers[source.kind]
     try:
         tokenizer: Tokenizer = resolve(spec.load)(source)

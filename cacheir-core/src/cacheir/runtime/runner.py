@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
 from cacheir.runtime.executor import Executor, Row, RowOutput, Step
-from cacheir.runtime.host_sampling import sample_on_host
+from cacheir.runtime.host_sampling import HostSampler, sample_by_plugin, sample_on_host
 from cacheir.runtime.kv_space import KVSpace
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.sequence import Sequence as TokenSequence
@@ -32,6 +32,7 @@ class Work:
     sampling: SamplingParams | None = None
     draw: int = 0
     ahead: int = 1
+    sampler: HostSampler | None = None  # a plugin's, in place of core's rule
 
 
 @dataclass(kw_only=True)
@@ -53,7 +54,9 @@ class Outcome:
 
 
 class Runner:
-    """The only place that changes sequences and pages. One lock: an executor is called by one thread at a time.
+    """The only place that changes sequences and pages of sessions.
+
+    An executor is called by one thread at a time, the one that has ``lock``; the engine takes it for its steps.
 
     ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every token is held to, None for all ids. A greedy
     row goes without it, so that it stays on the greedy head and may run ahead: what wins among all ids wins among some,
@@ -76,19 +79,18 @@ class Runner:
         self.kv = kv
         self.limits = limits
         self.refused_ahead = ""  # the executor's reason, once it would not run ahead
+        self.mask = mask
+        self.switches = tuple(rotation_switches)
+        self.lock = threading.RLock()
         self._executor = executor
-        self._mask = mask
-        self._switches = tuple(rotation_switches)
         self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
         self._may_run_ahead = capabilities.run_ahead and self._samples
         self._closed = False
-        self._lock = threading.RLock()
 
     def step(self, work: Sequence[Work]) -> list[Outcome]:
         """One step for ``work``, in its order; a sequence that had to wait has an empty outcome."""
-        with self._lock:
-            if self._closed:
-                raise UsageError("the model is closed")
+        with self.lock:
+            self.check_open()
             for item in work:
                 self._turn(item.sequence)
             plan = plan_step([self._wish(item) for item in work], self.limits)
@@ -105,36 +107,42 @@ class Runner:
                 _apply(work[part.index].sequence, part, outcome)
             return outcomes
 
+    def check_open(self) -> None:
+        """``UsageError`` once the runner is closed."""
+        if self._closed:
+            raise UsageError("the model is closed")
+
     def close(self) -> None:
         """Takes no more steps, and closes the executor once the step under way is done."""
-        with self._lock:
+        with self.lock:
             if not self._closed:
                 self._closed = True
                 self._executor.close()
 
     def release(self, sequence: TokenSequence, length: int = 0) -> None:
         """Cuts ``sequence`` to ``length`` tokens and gives the pages behind them back."""
-        with self._lock:
+        with self.lock:
             sequence.cut(length)
             sequence.tables = self.kv.cut(sequence.tables, length)
 
     def fork(self, sequence: TokenSequence, length: int) -> TokenSequence:
         """A second sequence with the first ``length`` tokens of ``sequence``, on the same pages until one writes."""
-        with self._lock:
+        with self.lock:
             cached = min(sequence.cached, length)
             tables = self.kv.fork(sequence.tables, cached)
             return TokenSequence(sequence.ids[:length], cached, tables, sequence.rotation)
 
     def _turn(self, sequence: TokenSequence) -> None:
         """Drop what was computed while the sequence was on the other side of a switch of the rotation."""
-        rotation = sum(len(sequence.ids) > switch for switch in self._switches)
+        rotation = sum(len(sequence.ids) > switch for switch in self.switches)
         if rotation != sequence.rotation:
             sequence.tables = self.kv.cut(sequence.tables, 0)
             sequence.cached, sequence.rotation = 0, rotation
 
     def _wish(self, item: Work) -> Wish:
-        length, ahead = len(item.sequence.ids), item.ahead if self._may_run_ahead else 1
-        ahead = min([ahead, *(switch - length + 1 for switch in self._switches if switch >= length)])
+        length = len(item.sequence.ids)
+        ahead = item.ahead if self._may_run_ahead and item.sampler is None else 1
+        ahead = min([ahead, *(switch - length + 1 for switch in self.switches if switch >= length)])
         return Wish(pending=item.sequence.pending, want=item.want, ahead=ahead)
 
     def _within_free_pages(self, work: Sequence[Work], plan: StepPlan) -> StepPlan:
@@ -157,7 +165,8 @@ class Runner:
         sequence = item.sequence
         start = sequence.cached
         sequence.tables = self.kv.reserve(sequence.tables, start, start + part.tokens + ahead - 1)
-        want = "logits" if part.want == "token" and not self._samples else part.want
+        on_host = not self._samples or item.sampler is not None
+        want = "logits" if part.want == "token" and on_host else part.want
         # Slots are numbered anew, so what a slot remembers is another request's.
         sampling = item.sampling or _GREEDY
         return Row(
@@ -169,7 +178,7 @@ class Runner:
             sampling=sampling,
             draw=item.draw,
             length=len(sequence.ids),
-            mask=self._mask if want == "token" and not sampling.greedy else None,
+            mask=self.mask if want == "token" and not sampling.greedy else None,
         )
 
     def _run_once(self, step: Step, work: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
@@ -212,7 +221,7 @@ class Runner:
 
     def _is_barred(self, outcome: Outcome) -> bool:
         """Whether the last token is one that the mask forbids."""
-        return self._mask is not None and bool(outcome.tokens) and not allows(self._mask, outcome.tokens[-1])
+        return self.mask is not None and bool(outcome.tokens) and not allows(self.mask, outcome.tokens[-1])
 
     def _choose_again(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> None:
         """One more step for the rows that end in a barred token: what came before it is fed again, with the mask."""
@@ -225,7 +234,7 @@ class Runner:
             fed = (*row.tokens, *outcome.tokens)[outcome.fed - 1]
             position, draw = row.position + outcome.fed - 1, row.draw + len(outcome.tokens) - 1
             again.append(
-                replace(row, tokens=(fed,), position=position, want_at=(), draw=draw, length=0, mask=self._mask)
+                replace(row, tokens=(fed,), position=position, want_at=(), draw=draw, length=0, mask=self.mask)
             )
         output = self._executor.wait(self._executor.submit(Step(mode="decode", rows=tuple(again))))
         seconds = time.perf_counter() - began
@@ -249,8 +258,11 @@ class Runner:
             outcome.tokens.append(result.token)
         elif item.want == "token" and outcome.logits is not None:
             last = row.position + len(row.tokens) - 1
-            sampling = item.sampling or _GREEDY
-            token, outcome.error = sample_on_host(outcome.logits, sampling, last, item.draw, self._mask)
+            if item.sampler is not None:
+                token, outcome.error = sample_by_plugin(outcome.logits, item.sampler, last, self.mask)
+            else:
+                sampling = item.sampling or _GREEDY
+                token, outcome.error = sample_on_host(outcome.logits, sampling, last, item.draw, self.mask)
             outcome.tokens += [] if token is None else [token]
         elif item.want == "token":
             outcome.error = "the executor gave neither a token nor logits for a row that wants a token"

@@ -11,6 +11,7 @@ from cacheir.runtime.checked_text import check_text
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 MAX_SEED = 2**64 - 1
+MAX_LOGPROBS = 100
 MAX_TOP_K = 2**31 - 1  # more than any vocabulary; executors count tokens in i32
 
 # Below this a temperature cannot be told from 0 in float32 once logits are divided by it.
@@ -27,7 +28,9 @@ class SamplingParams:
     beside it, since random numbers are a function of the seed, the position and the draw alone. ``max_tokens`` counts
     sampled tokens, the ending one included; None means as many as the context holds. ``stop`` are strings that end
     the text before themselves, ``stop_ids`` tokens that end it; with ``ignore_eos`` the model's own ending ids are
-    ordinary tokens, ``stop_ids`` still count.
+    ordinary tokens, ``stop_ids`` still count. ``sampler`` names a plugin's ``SamplerSpec``, which then picks the tokens
+    on the host in place of core's rule; what it makes of the other fields is its own. ``logprobs`` asks for the logarithm
+    of each token's probability and for that many of the likeliest tokens, before filters; None asks for none.
     """
 
     temperature: float = 0.0
@@ -39,6 +42,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    sampler: str = ""
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)
@@ -54,11 +59,20 @@ class SamplingParams:
         object.__setattr__(self, "stop_ids", _stop_ids(self.stop_ids))
         if not isinstance(self.ignore_eos, bool):
             raise RequestError(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
+        if self.logprobs is not None:
+            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if not isinstance(self.sampler, str):
+            raise RequestError(f"sampler must be a name, not {self.sampler!r}")
 
     @property
     def greedy(self) -> bool:
         """Whether the highest logit wins, so that no random number is drawn."""
-        return self.temperature == 0
+        return self.temperature == 0 and not self.sampler
+
+    @property
+    def on_host(self) -> bool:
+        """Whether tokens are picked from logits on the host, since no head of an executor gives what is asked."""
+        return self.logprobs is not None or bool(self.sampler)
 
 
 def _check_temperature(value: Any) -> None:

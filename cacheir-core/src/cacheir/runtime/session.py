@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cacheir.errors import BackendError, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AnswerClock
+from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.request import admit, check_ids, check_length
 from cacheir.runtime.runner import Outcome, Work
 from cacheir.runtime.sampling import SamplingParams
@@ -126,7 +127,8 @@ class Session:
         iterator that is given up early leaves the session with the tokens that it had delivered.
         """
         self._check_idle()
-        return self._answer(admit(len(self._sequence.ids), sampling or SamplingParams(), self._model.limits))
+        admitted = admit(len(self._sequence.ids), sampling or SamplingParams(), self._model.limits)
+        return self._answer(admitted, self._model.make_sampler(admitted))
 
     def fork(self, at: int | None = None) -> Session:
         """A second session with the first ``at`` tokens (all by default) and the pages that hold them."""
@@ -149,7 +151,7 @@ class Session:
     ) -> None:
         self.close()
 
-    def _answer(self, sampling: SamplingParams) -> Generator[Piece, None, None]:
+    def _answer(self, sampling: SamplingParams, sampler: HostSampler | None) -> Generator[Piece, None, None]:
         self._check_idle()
         sequence, model = self._sequence, self._model
         # The session may have grown since the request was checked.
@@ -163,7 +165,11 @@ class Session:
                 self._check_open()
                 began, known = len(sequence.ids), len(answer.ids)
                 outcome = self._step(
-                    "token", sampling=sampling, draw=answer.sampled, ahead=clock.steps_ahead(answer.remaining)
+                    "token",
+                    sampling=sampling,
+                    draw=answer.sampled,
+                    ahead=clock.steps_ahead(answer.remaining),
+                    sampler=sampler,
                 )
                 text, used = answer.push_all(outcome.tokens)
                 clock.note(outcome.seconds, sampled=len(outcome.tokens), used=used)
@@ -184,9 +190,17 @@ class Session:
             if answer.finish_reason is None:  # given up, or an error
                 model.on_done(clock.stats(answer, sampling, self.cache, model.runner.refused_ahead))
 
-    def _step(self, want: str, *, sampling: SamplingParams | None = None, draw: int = 0, ahead: int = 1) -> Outcome:
+    def _step(
+        self,
+        want: str,
+        *,
+        sampling: SamplingParams | None = None,
+        draw: int = 0,
+        ahead: int = 1,
+        sampler: HostSampler | None = None,
+    ) -> Outcome:
         """One step of this sequence alone. An error that cost the whole step is raised; see ``Outcome`` for others."""
-        work = Work(sequence=self._sequence, want=want, sampling=sampling, draw=draw, ahead=ahead)
+        work = Work(sequence=self._sequence, want=want, sampling=sampling, draw=draw, ahead=ahead, sampler=sampler)
         (outcome,) = self._model.runner.step((work,))
         if outcome.error is not None and not outcome.tokens:
             raise BackendError(outcome.error)
