@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cacheir.arguments import checked_place
 from cacheir.errors import CacheIRError, ModelError, NoImporterError, PluginError, UsageError
 from cacheir.models.imported import ImportedModel
 from cacheir.plugins.installation import Installation
@@ -28,7 +29,7 @@ def find_path(model: str | Path, installation: Installation) -> Path:
 
     Raises UsageError where it is neither, or the named model's distribution is not installed.
     """
-    path = Path(model)
+    path = Path(checked_place("model", model))
     if _is_there(path):
         return path.absolute()
     named = installation.models.find(str(model)) if isinstance(model, str) else None

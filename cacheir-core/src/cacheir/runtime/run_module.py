@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cacheir.arguments import checked_string
 from cacheir.errors import IRError, UsageError
 from cacheir.ir.weights import resolve_recipe
 from cacheir.models.imported import PLAIN_MODE
@@ -36,6 +37,9 @@ def run_module(
     """
     from cacheir.plugins.installation import default
 
+    checked_string("backend", backend)
+    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, (Mapping, Sequence)):
+        raise UsageError(f"inputs must be a dictionary or a list of arrays, not a {type(inputs).__name__}")
     installed = installation or default()
     say = progress or (lambda text: None)
     artifact = _open(model, backend, installed, say)

@@ -10,6 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from cacheir.arguments import (
+    checked_count,
+    checked_flag,
+    checked_instance,
+    checked_place,
+    checked_string,
+    checked_strings,
+)
 from cacheir.errors import RequestError, UsageError
 from cacheir.runtime.chat_messages import checked_messages, guarded
 from cacheir.runtime.chat_template import ChatTemplate
@@ -63,25 +71,30 @@ class Runtime:
         installation: Installation | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
+        from cacheir.artifact.artifact import Artifact
         from cacheir.artifact.card import CompileOptions
         from cacheir.plugins.installation import default
 
-        base = compile_options or CompileOptions()
+        base = checked_instance("compile_options", compile_options, CompileOptions) or CompileOptions()
+        if not isinstance(model, Artifact):
+            checked_place("model", model)
+        for name, value in (("max_seq", max_seq), ("page_tokens", page_tokens), ("kv_tokens", kv_tokens)):
+            checked_count(name, value)
         options = OpenOptions(
-            backend=backend,
+            backend=checked_string("backend", backend),
             compile=replace(
                 base,
                 max_seq=max_seq or base.max_seq,
-                batch_invariant=batch_invariant or base.batch_invariant,
+                batch_invariant=checked_flag("batch_invariant", batch_invariant) or base.batch_invariant,
             ),
             executor=ExecutorOptions(
                 threads=_threads(threads),
-                kv_dtype=kv_dtype,
+                kv_dtype=checked_string("kv_dtype", kv_dtype),
                 page_tokens=page_tokens,
-                unfuse=tuple(unfuse),
+                unfuse=checked_strings("unfuse", unfuse),
             ),
             kv_tokens=kv_tokens,
-            chunk_tokens=chunk_tokens,
+            chunk_tokens=checked_count("chunk_tokens", chunk_tokens),
         )
         opened = open_anything(model, options, installation or default(), progress or (lambda text: None))
         self.artifact = opened.artifact
@@ -219,12 +232,12 @@ def _sampling(max_new_tokens: int | None, sampling: SamplingParams | None, given
         raise UsageError(f"there is no sampling field {unknown[0]!r}", hint=f"there are {', '.join(_SAMPLING_FIELDS)}")
     if max_new_tokens is not None:
         given = {**given, "max_tokens": max_new_tokens}
-    return replace(sampling or SamplingParams(), **given)
+    return replace(checked_instance("sampling", sampling, SamplingParams) or SamplingParams(), **given)
 
 
 def _threads(threads: int) -> int:
     from cacheir import settings
 
-    if threads < 0:
-        raise UsageError(f"threads must be at least 1, or 0 for as many as the process may use, not {threads}")
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
+        raise UsageError(f"threads must be at least 1, or 0 for as many as the process may use, not {threads!r}")
     return threads or settings.count("CACHEIR_THREADS")
