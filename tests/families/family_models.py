@@ -48,12 +48,38 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         _scaled(rope_type="longrope", original_max_position_embeddings=ROTATION_ENDS, factor=4.0, **_tables(8)),
     ),
     "mistral": ("mistral", {}),
+    "mixtral-window": ("mixtral", {"sliding_window": 9}),
     "mistral-wide-heads": ("mistral", {"head_dim": 24}),
     "qwen2": ("qwen2", {}),
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2-windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen2-yarn": ("qwen2", _scaled(rope_type="yarn", factor=4.0, original_max_position_embeddings=ROTATION_ENDS)),
+    "qwen2_moe": ("qwen2_moe", {}),
+    "qwen2_moe-mixed": (
+        "qwen2_moe",
+        {
+            "mlp_only_layers": [0],
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "max_window_layers": 1,
+        },
+    ),
     "qwen3": ("qwen3", {}),
+    "qwen3-windows": ("qwen3", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen3-yarn": (
+        "qwen3",
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": ROTATION_ENDS}},
+    ),
     "smollm3": ("smollm3", {}),
+    "smollm3-windows": (
+        "smollm3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "phi3": ("phi3", {}),
     "phi3-longrope": (
         "phi3",
@@ -68,6 +94,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
     "mixtral": ("mixtral", {}),
     "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe-window": ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 9}),
 }
 
 

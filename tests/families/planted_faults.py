@@ -87,14 +87,22 @@ def no_post_norm(graph, context):
     return context.rewrite(graph, rule)
 
 
-def other_pairing(graph, context):
-    """Halves where neighbours are paired, and the other way round."""
+def no_shared_expert(graph, context):
+    """The expert that every token takes is left out."""
 
     def rule(op, rewriter):
-        if op.name != "rope":
-            return None
-        other = "interleaved" if op.attr("layout") == "half" else "half"
-        return _again(op, rewriter, layout=other)
+        last = rewriter.producer(op.operands[1]) if op.name == "add" else None
+        return [op.operands[0]] if last is not None and last.scope.endswith("shared") else None
+
+    return context.rewrite(graph, rule)
+
+
+def no_shared_gate(graph, context):
+    """All of what the shared expert gives is added."""
+
+    def rule(op, rewriter):
+        gate = rewriter.producer(op.operands[1]) if op.name == "multiply" else None
+        return [op.operands[0]] if gate is not None and gate.name == "sigmoid" else None
 
     return context.rewrite(graph, rule)
 
@@ -118,7 +126,8 @@ FAULTS = (
     no_softcap,
     no_multipliers,
     no_post_norm,
-    other_pairing,
+    no_shared_expert,
+    no_shared_gate,
 )
 
 

@@ -18,21 +18,30 @@ from cacheir_importers.tiny import write_tiny
 PROMPT = FamilyTests.prompt
 LONG = [3 + (index * index * 5 + 11 * index) % 280 for index in range(80)]
 
+# What may be wrong in any family; these passes are those of tests/parity.
+CLASSIC = ("no-rope", "other-pairing", "other-theta", "wrong-kv-heads")
 # model -> faults that show there in logits and tokens
 FAULTS = {
+    "llama": CLASSIC,
+    "llama-biases": ("no-bias",),
     "llama-linear": ("no-scaling",),
+    "llama-longrope": ("no-scaling",),
     "llama-llama3": ("no-scaling",),
     "llama-yarn": ("no-scaling",),
-    "phi3-longrope": ("no-scaling", "window-off-by-one", "other-pairing"),
-    "mistral": ("window-off-by-one", "no-window"),
-    "qwen2": ("no-bias",),
+    "phi3": CLASSIC,
+    "phi3-longrope": ("no-scaling", "window-off-by-one"),
+    "mistral": (*CLASSIC, "window-off-by-one", "no-window"),
+    "qwen2": (*CLASSIC, "no-bias"),
     "qwen2-windows": ("window-off-by-one", "no-bias"),
-    "qwen3": ("no-qk-norm",),
-    "gemma2": ("window-off-by-one", "no-softcap", "no-post-norm", "no-multipliers"),
-    "gemma3": ("no-scaling", "window-off-by-one", "no-qk-norm", "no-post-norm"),
-    "granite": ("no-multipliers",),
-    "mixtral": ("not-renormalised",),
-    "qwen3_moe": ("not-renormalised", "no-qk-norm"),
+    "qwen2_moe": (*CLASSIC, "no-bias", "no-shared-expert", "no-shared-gate"),
+    "qwen2_moe-mixed": ("not-renormalised", "no-shared-gate", "window-off-by-one"),
+    "qwen3": (*CLASSIC, "no-qk-norm"),
+    "gemma2": (*CLASSIC, "window-off-by-one", "no-softcap", "no-post-norm", "no-multipliers"),
+    "gemma3": (*CLASSIC, "no-scaling", "window-off-by-one", "no-qk-norm", "no-post-norm"),
+    "granite": (*CLASSIC, "no-multipliers"),
+    "mixtral": (*CLASSIC, "not-renormalised"),
+    "qwen3_moe": (*CLASSIC, "not-renormalised", "no-qk-norm"),
+    "smollm3": CLASSIC,
 }
 
 
@@ -43,8 +52,7 @@ class Model:
         family, changes = VARIANTS[name]
         write_tiny(folder, family=family, changes=changes)
         self.folder, oracle = folder, transformers_oracle(folder)
-        length = min(len(LONG), 63)  # a rotation that is scaled for 64 positions changes there
-        self.ids = LONG[:length]
+        self.ids = LONG
         self.logits = oracle(self.ids)[-1]
         tokens = list(PROMPT)
         for _ in range(24):
@@ -65,8 +73,9 @@ class Model:
 @pytest.fixture(scope="module")
 def faulty() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent))
-        yield plugin_host("cacheir_cpu.plugin", "cacheir_importers.plugin", "planted_faults")
+        for folder in (Path(__file__).parent, Path(__file__).parent.with_name("parity")):
+            patch.syspath_prepend(str(folder))
+        yield plugin_host("cacheir_cpu.plugin", "cacheir_importers.plugin", "planted_faults", "faults")
 
 
 @pytest.fixture(scope="module", params=FAULTS)

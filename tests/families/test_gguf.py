@@ -54,6 +54,17 @@ TWINS: dict[str, tuple[str, int, dict[str, Any], Metadata]] = {
         lambda config: {"expert_count": config["num_local_experts"], "expert_used_count": 2},
     ),
     "qwen2": ("qwen2", 2, {}, lambda config: {}),
+    "qwen2_moe": (
+        "qwen2moe",
+        2,
+        {},
+        lambda config: {
+            "expert_count": config["num_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_shared_feed_forward_length": config["shared_expert_intermediate_size"],
+        },
+    ),
     "qwen3": ("qwen3", 2, {}, lambda config: {}),
     "qwen3_moe": (
         "qwen3moe",
@@ -103,6 +114,7 @@ def tensors_of(folder: Path, family: str, spec: DecoderSpec) -> dict[str, np.nda
             value = interleaved(value, layer.heads)
         if family in _INTERLEAVED and ".attn.k" in key:
             value = interleaved(value, layer.kv_heads)
+        value = value[0] if key.endswith("shared_gate") else value
         found[there[key]] = value + np.float32(spec.norm_offset) if key.endswith("norm") else value
     for number, layer in enumerate(spec.layers):
         for matrix in ("gate", "up", "down") if layer.experts else ():

@@ -28,6 +28,13 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str, str]] = {
         "read_qwen2",
         "tensor_names",
     ),
+    "qwen2_moe": (
+        "Qwen1.5-MoE and Qwen2-MoE.",
+        ("Qwen2MoeForCausalLM",),
+        ("qwen2moe",),
+        "read_qwen2_moe",
+        "tensor_names",
+    ),
     "qwen3": ("Qwen3, dense.", ("Qwen3ForCausalLM",), ("qwen3",), "read_qwen3", "tensor_names"),
     "qwen3_moe": (
         "Qwen3 with experts.",

@@ -140,6 +140,23 @@ def _mixtral(shape: TinyShape) -> dict[str, Any]:
     return {**_decoder(shape, "MixtralForCausalLM", "mixtral"), **experts, **_end(shape)}
 
 
+def _qwen2_moe(shape: TinyShape) -> dict[str, Any]:
+    config = _decoder(shape, "Qwen2MoeForCausalLM", "qwen2_moe")
+    return {
+        **config,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": shape.feed_forward // 2,
+        "norm_topk_prob": False,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "qkv_bias": True,
+        "shared_expert_intermediate_size": shape.feed_forward,
+        "use_sliding_window": False,
+        **_end(shape),
+    }
+
+
 def _qwen3_moe(shape: TinyShape) -> dict[str, Any]:
     config = _decoder(shape, "Qwen3MoeForCausalLM", "qwen3_moe")
     return {
@@ -165,6 +182,7 @@ TINY_FAMILIES: dict[str, Callable[[TinyShape], dict[str, Any]]] = {
     "mixtral": _mixtral,
     "phi3": _phi3,
     "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "smollm3": _smollm3,
@@ -180,6 +198,7 @@ TINY_SEEDS = {
     "mixtral": 5,
     "phi3": 9,
     "qwen2": 21,
+    "qwen2_moe": 40,
     "qwen3": 6,
     "qwen3_moe": 1,
     "smollm3": 10,

@@ -34,13 +34,15 @@ class ExpertSpec:
 
     The probabilities are the softmax over all ``count`` experts; ``renormalise`` divides those of the chosen ones by
     their sum. ``stacked`` says how the weights are stored: one tensor [count, out, in] for all experts
-    (``ffn.experts.gate``), else a tensor for each (``ffn.experts.3.gate``).
+    (``ffn.experts.gate``), else a tensor for each (``ffn.experts.3.gate``). Besides the chosen ones every token takes
+    the ``shared`` expert of that width, 0 for none, weighed by the sigmoid of a product with ``ffn.shared_gate``.
     """
 
     count: int
     chosen: int
     renormalise: bool
     stacked: bool = False
+    shared: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,12 @@ class DecoderSpec:
         ropes = [layer.rope for layer in self.layers if layer.rope is not None]
         return tuple(sorted({rope.original for rope in ropes if rope.long_factors}))
 
+    @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether a token's keys depend on how long its sequence is, so that no other sequence can use them."""
+        ropes = [layer.rope for layer in self.layers if layer.rope is not None]
+        return any(rope.long_factors or rope.growth for rope in ropes)
+
     def weight_keys(self) -> tuple[str, ...]:
         """The canonical keys of the weights that the standard block needs, in order of use."""
         keys = ["embed"]
@@ -130,4 +138,6 @@ def _feed_forward_parts(layer: LayerSpec) -> list[str]:
     else:
         experts = range(layer.experts.count)
         parts += ["ffn.router", *(f"ffn.experts.{number}.{matrix}" for matrix in matrices for number in experts)]
+    if layer.experts is not None and layer.experts.shared:
+        parts += [*(f"ffn.shared.{matrix}" for matrix in matrices), "ffn.shared_gate"]
     return parts + (["ffn_post_norm"] if layer.post_norms else [])

@@ -2,7 +2,8 @@
 
 Shazeer et al., "Outrageously Large Neural Networks" (arXiv 1701.06538); Jiang et al., "Mixtral of Experts" (arXiv
 2401.04088). Routing first gives a weight for each pair of token and expert, 0 for the experts that a token did not
-choose; then the experts are one batched product over stacked weights, and the weights mix what they give.
+choose; then the experts are one batched product over stacked weights, and the weights mix what they give. A shared
+expert (Dai et al., "DeepSeekMoE", arXiv 2401.06066; its gate is Qwen2-MoE's) is one more feed-forward part.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cacheir.models.decoder_spec import ExpertSpec
 
 
 def mixed_experts(writer: LayerWriter, x: Value, experts: ExpertSpec) -> Value:
-    """What the chosen experts make of ``x`` f32 [T, H], mixed by their weights: f32 [T, H]."""
+    """What the chosen experts make of ``x`` f32 [T, H], mixed by their weights, and the shared one: f32 [T, H]."""
     graph, layer = writer.graph, writer.request.layer
     share = _routing(writer, x, experts)
     hidden, width = str(writer.request.spec.hidden), layer.feed_forward
@@ -27,7 +28,23 @@ def mixed_experts(writer: LayerWriter, x: Value, experts: ExpertSpec) -> Value:
     down = _columns(writer, "down", experts, writer.request.spec.hidden)
     answers = graph.op("matmul", product, down, result="answers")
     weighed = graph.op("multiply", answers, share, result="weighed")
-    return graph.op("reduce", weighed, kind="sum", axes=(0,), result="down")
+    mixed = graph.op("reduce", weighed, kind="sum", axes=(0,), result="down")
+    return graph.op("add", mixed, _shared_expert(writer, x), result="down") if experts.shared else mixed
+
+
+def _shared_expert(writer: LayerWriter, x: Value) -> Value:
+    """What the expert that every token takes makes of ``x``, as much of it as its gate lets through: f32 [T, H]."""
+    graph, layer = writer.graph, writer.request.layer
+    with graph.scope("shared"):
+        gate = writer.linear(x, "ffn.shared.gate", bias=False, result="gate")
+        up = writer.linear(x, "ffn.shared.up", bias=False, result="up")
+        product = graph.op("multiply", graph.op(layer.activation, gate, result="active"), up, result="product")
+        answer = writer.linear(product, "ffn.shared.down", bias=False, result="answer")
+        row = writer.weight("ffn.shared_gate")
+        if isinstance(row.type, TensorType) and len(row.type.shape) == 1:
+            row = graph.op("reshape", row, shape=("1", str(writer.request.spec.hidden)), result="gate_row")
+        opening = graph.op("sigmoid", graph.op("linear", x, row, result="opening"), result="opening")
+        return graph.op("multiply", answer, opening, result="shared")
 
 
 def _routing(writer: LayerWriter, x: Value, experts: ExpertSpec) -> Value:

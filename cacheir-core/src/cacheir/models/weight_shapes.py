@@ -30,21 +30,21 @@ def _layer_shapes(layer: LayerSpec, hidden: int) -> dict[str, Shape]:
         "attn.o": (hidden, queries),
     }
     if layer.experts is None:
-        matrices |= {f"ffn.{name}": shape for name, shape in _feed_forward(layer, hidden).items()}
+        matrices |= {f"ffn.{name}": shape for name, shape in _feed_forward(layer.feed_forward, hidden).items()}
     shapes = {**matrices, **{f"{part}_bias": shape[:1] for part, shape in matrices.items()}}
     shapes |= dict.fromkeys(("attn_norm", "ffn_norm", "attn_post_norm", "ffn_post_norm"), (hidden,))
     shapes |= {f"attn.{part}_norm": (layer.head_dim,) for part in ("q", "k")}
     if layer.experts is not None:
         shapes["ffn.router"] = (layer.experts.count, hidden)
-        for name, shape in _feed_forward(layer, hidden).items():
+        shared = _feed_forward(layer.experts.shared, hidden) if layer.experts.shared else {}
+        shapes |= {f"ffn.shared.{name}": shape for name, shape in shared.items()}
+        # A GGUF file holds the one row of this matrix as a vector.
+        shapes["ffn.shared_gate"] = (hidden,) if layer.experts.stacked else (1, hidden)
+        for name, shape in _feed_forward(layer.feed_forward, hidden).items():
             shapes[f"ffn.experts.{name}"] = (layer.experts.count, *shape)
             shapes |= {f"ffn.experts.{number}.{name}": shape for number in range(layer.experts.count)}
     return shapes
 
 
-def _feed_forward(layer: LayerSpec, hidden: int) -> dict[str, Shape]:
-    return {
-        "gate": (layer.feed_forward, hidden),
-        "up": (layer.feed_forward, hidden),
-        "down": (hidden, layer.feed_forward),
-    }
+def _feed_forward(width: int, hidden: int) -> dict[str, Shape]:
+    return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}

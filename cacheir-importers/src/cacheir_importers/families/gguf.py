@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cacheir.errors import MalformedModelError
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec
 from cacheir_importers.families.gemma3 import OWN_LOCAL_THETA, OWN_PATTERN
 from cacheir_importers.families.gguf_config import Metadata, shortest_float32
@@ -29,6 +30,19 @@ def read_qwen2(metadata: Mapping[str, Any]) -> DecoderSpec:
     """Qwen2 and Qwen2.5."""
     meta = Metadata(metadata, "qwen2")
     return meta.finish("qwen2", (replace(_layer(meta, "half"), qkv_bias=True),) * meta.count())
+
+
+def read_qwen2_moe(metadata: Mapping[str, Any]) -> DecoderSpec:
+    """Qwen2 with experts, all layers alike, and one more that every token takes."""
+    meta = Metadata(metadata, "qwen2moe")
+    width = meta.fields.whole(meta.key("expert_feed_forward_length"))
+    shared = meta.fields.whole(meta.key("expert_shared_feed_forward_length"))
+    meta.fields.ignore(meta.key("feed_forward_length"))
+    experts = meta.experts(renormalise=False)
+    if experts is None:
+        raise MalformedModelError(f"{meta.fields.place}: {meta.key('expert_count')!r} is missing")
+    layer = replace(_layer(meta, "half", width), qkv_bias=True, experts=replace(experts, shared=shared))
+    return meta.finish("qwen2_moe", (layer,) * meta.count())
 
 
 def read_qwen3(metadata: Mapping[str, Any]) -> DecoderSpec:

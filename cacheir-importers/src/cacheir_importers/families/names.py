@@ -101,8 +101,14 @@ def _expert_names(experts: ExpertSpec, source: str, block: str, matrices: dict[s
     if source != HUGGINGFACE:
         yield "ffn.router", "ffn_gate_inp.weight"
         yield from ((f"ffn.experts.{matrix}", f"ffn_{matrix}_exps.weight") for matrix in matrices)
+        if experts.shared:
+            yield "ffn.shared_gate", "ffn_gate_inp_shexp.weight"
+            yield from ((f"ffn.shared.{matrix}", f"ffn_{matrix}_shexp.weight") for matrix in matrices)
         return
     yield "ffn.router", f"{block}.gate.weight"
+    if experts.shared:
+        yield "ffn.shared_gate", f"{block}.shared_expert_gate.weight"
+        yield from ((f"ffn.shared.{part}", f"{block}.shared_expert.{name}.weight") for part, name in matrices.items())
     for number in range(experts.count):
         for matrix, name in matrices.items():
             yield f"ffn.experts.{number}.{matrix}", f"{block}.experts.{number}.{name}.weight"

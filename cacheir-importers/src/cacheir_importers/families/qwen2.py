@@ -26,7 +26,7 @@ from cacheir_importers.families.rope import read_rotation
 from cacheir_importers.fields import Fields
 
 FAMILY = "qwen2"
-OWN_WINDOW, OWN_POSITIONS, _OWN_FIRST_WINDOW = 4096, 32_768, 28
+OWN_WINDOW, OWN_POSITIONS, OWN_FIRST_WINDOW = 4096, 32_768, 28
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderSpec:
@@ -55,7 +55,7 @@ def windowed_layers(fields: Fields, count: int, layer: LayerSpec) -> list[LayerS
     that ``layer_types`` names, or those from ``max_window_layers`` on."""
     slides = fields.flag_or("use_sliding_window", False)
     window = read_window(fields, OWN_WINDOW) if slides else 0
-    first = fields.whole_or("max_window_layers", _OWN_FIRST_WINDOW if slides else None, least=0)
+    first = fields.whole_or("max_window_layers", OWN_FIRST_WINDOW if slides else None, least=0)
     if not slides:
         fields.ignore("sliding_window")
     default = [SLIDING if window and first is not None and number >= first else FULL for number in range(count)]
