@@ -13,7 +13,7 @@ from cacheir.formats.quant_array import QuantArray
 from cacheir.formats.table import core_formats
 from cacheir.plugins import resolve
 
-FORMATS = {name: spec for name, spec in core_formats().items() if spec.block == 32}
+FORMATS = {name: spec for name, spec in core_formats().items() if spec.block == 32 and name.startswith("q")}
 BYTES = {"q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34, "q8_1": 36}
 # The largest error of a rounded value, in steps of the scale: half a step, and what f16 does to scale and minimum.
 STEPS = {"q4_0": 16, "q4_1": 15, "q5_0": 32, "q5_1": 31, "q8_0": 254, "q8_1": 254}

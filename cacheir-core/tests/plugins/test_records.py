@@ -65,7 +65,7 @@ DONE = {
         (specs.BackendSpec, BACKEND, {"row_classes": ("1",)}, "tuple of whole numbers"),
         (specs.BackendSpec, BACKEND, {"plan_steps": ("a.b",)}, "package.module:attribute"),
         (specs.BackendSpec, BACKEND, {"plan_steps": "a:b"}, "must be a tuple"),
-        (specs.QuantFormatSpec, FORMAT, {"block": 0}, "is none"),
+        (specs.QuantFormatSpec, FORMAT, {"block": -1}, "is none"),
         (specs.QuantFormatSpec, FORMAT, {"block_bytes": -18}, "is none"),
         (specs.ExporterSpec, {"name": "x", "summary": "", "run": "a:b", "suffix": ".x"}, {"suffix": "x"}, "begin with"),
         (

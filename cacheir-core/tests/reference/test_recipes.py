@@ -49,8 +49,9 @@ def test_transpose_cast_quantize() -> None:
     assert np.abs(stored.dense() - x).max() < 0.05
     with pytest.raises(ModelError, match="no installed format is called 'q9'"):
         apply_recipe("quantize", {"format": "q9"}, [x], ["f32"])
-    with pytest.raises(ModelError, match="q8_0 weight cannot go through cast"):
-        apply_recipe("cast", {"dtype": "f32"}, [stored], ["f32"])
+    np.testing.assert_array_equal(apply_recipe("cast", {"dtype": "f32"}, [stored], ["f32"]), stored.dense())
+    with pytest.raises(ModelError, match="q8_0 weight cannot go through transpose"):
+        apply_recipe("transpose", {"axes": (1, 0)}, [stored], ["f32"])
 
 
 def test_offset_keeps_the_element_type() -> None:

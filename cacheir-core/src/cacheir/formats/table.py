@@ -28,14 +28,33 @@ _SCALARS = {
     "ggml-i32": (4, "a whole number of 32 bits, read as f32"),
     "ggml-i64": (8, "a whole number of 64 bits, read as f32"),
 }
+# name -> (bytes of a block besides its codes, bits of a code, what is in it)
+_GROUPS = {
+    "int4": (4, 4, "f16 scale, f16 minimum; 4 bits"),
+    "int4-sym": (2, 4, "f16 scale; 4 bits, offset 8"),
+    "int8": (2, 8, "f16 scale; 8 bits, signed"),
+}
+GROUP_SIZES = (32, 64, 128)
+_ROWS = {
+    "int8": "one f32 scale a row; 8 bits, signed",
+    "fp8-e4m3": "one f32 scale a row, a power of two; floating point numbers of 8 bits",
+}
 
 
 def core_formats() -> dict[str, QuantFormatSpec]:
-    """Name -> format, a new dictionary at each call: what GGML files store.
+    """Name -> format, a new dictionary at each call: what GGML files store, and CacheIR's own.
 
-    The classic block formats (32 elements a block), the K formats (256), and single numbers, which are only read.
+    The classic block formats (32 elements a block), the K formats (256), and single numbers, which are only read;
+    groups of 32, 64 and 128, and rows with one scale.
     """
-    return {spec.name: spec for spec in (*map(_classic, _CLASSIC), *map(_k_quant, _K), *map(_scalar, _SCALARS))}
+    stored = (*map(_classic, _CLASSIC), *map(_k_quant, _K), *map(_scalar, _SCALARS))
+    return {spec.name: spec for spec in (*stored, *own_formats().values())}
+
+
+def own_formats() -> dict[str, QuantFormatSpec]:
+    """Name -> format, those that CacheIR defines itself."""
+    groups = (_group(kind, size) for kind in _GROUPS for size in GROUP_SIZES)
+    return {spec.name: spec for spec in (*groups, *map(_row, _ROWS))}
 
 
 def _classic(name: str) -> QuantFormatSpec:
@@ -70,4 +89,30 @@ def _scalar(name: str) -> QuantFormatSpec:
         block=1,
         block_bytes=block_bytes,
         unpack=f"cacheir.formats.scalars:unpack_{name.removeprefix('ggml-')}",
+    )
+
+
+def _group(kind: str, size: int) -> QuantFormatSpec:
+    header, bits, summary = _GROUPS[kind]
+    codec = f"cacheir.formats.groups:{kind.replace('-', '_')}_g{size}"
+    return QuantFormatSpec(
+        name=f"{kind}-g{size}",
+        summary=f"groups of {size}: {summary}",
+        block=size,
+        block_bytes=header + size * bits // 8,
+        unpack=f"{codec}.unpack",
+        pack=f"{codec}.pack",
+        fills_up=True,
+    )
+
+
+def _row(name: str) -> QuantFormatSpec:
+    function = name.replace("-", "_")
+    return QuantFormatSpec(
+        name=name,
+        summary=_ROWS[name],
+        block=0,
+        block_bytes=4,
+        unpack=f"cacheir.formats.rows:unpack_{function}",
+        pack=f"cacheir.formats.rows:pack_{function}",
     )

@@ -150,6 +150,8 @@ class QuantFormatSpec:
 
     ``unpack`` takes u8 [n, block_bytes] to f32 [n, block]; ``pack`` is its partner, f32 [n, block] to
     u8 [n, block_bytes], None where CacheIR can only read the format. ``dtype`` is what a value unpacks to in a graph.
+    With ``block`` 0 the whole row is one block of any length: ``block_bytes`` bytes, then one for each element.
+    ``fills_up``: a row may end inside a block; what the block holds behind the row's end is of no account.
     """
 
     name: str  # "q4_1"
@@ -159,18 +161,31 @@ class QuantFormatSpec:
     unpack: Lazy[Callable[[np.ndarray], np.ndarray]]
     pack: Lazy[Callable[[np.ndarray], np.ndarray]] | None = None
     dtype: str = "f32"
+    fills_up: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.block < 1 or self.block_bytes < 1:
+        if self.block < 0 or self.block_bytes < 1:
             raise ValueError(
                 f"format {self.name!r}: a block of {self.block} elements in {self.block_bytes} bytes is none"
             )
 
     @property
     def bits_per_weight(self) -> float:
-        """Stored bits for each element, scales and minima counted."""
-        return 8 * self.block_bytes / self.block
+        """Stored bits for each element, scales and minima counted, but not what a long row has once."""
+        return 8 * self.block_bytes / self.block if self.block else 8.0
+
+    def row_blocks(self, columns: int) -> int:
+        """Blocks of a row of ``columns`` elements; ValueError where it is no whole number of them and must be."""
+        if self.block == 0:
+            return 1
+        if columns % self.block and not self.fills_up:
+            raise ValueError(f"a row of {columns} elements is no whole number of {self.name} blocks of {self.block}")
+        return -(-columns // self.block)
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of a row of ``columns`` elements; ValueError as ``row_blocks``."""
+        return self.block_bytes + columns if self.block == 0 else self.row_blocks(columns) * self.block_bytes
 
 
 @record(level=STABLE)

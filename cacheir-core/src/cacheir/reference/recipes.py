@@ -135,8 +135,7 @@ def _concat(operands: Sequence[Data], axis: int) -> Data:
             raise ModelError(f"weights of unlike formats cannot be joined: {list(operands)}")
         blocks.append(operand.blocks.reshape(*operand.shape[:-1], -1))
     joined = np.concatenate(blocks, axis=axis)
-    columns = joined.shape[-1] // first.format.block_bytes * first.format.block
-    return QuantArray(joined, first.format, (*joined.shape[:-1], columns))
+    return QuantArray(joined, first.format, (*joined.shape[:-1], first.shape[-1]))
 
 
 def _cast(operand: NDArray[Any], source: str, target: str) -> NDArray[Any]:

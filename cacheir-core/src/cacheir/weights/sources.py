@@ -216,6 +216,7 @@ def stored_bytes(
             hint=f"known formats: {', '.join(sorted(formats))}",
         )
     record = formats[format]
-    if not shape or shape[-1] % record.block:
-        raise MalformedModelError(f"{where}: rows of {list(shape)} are no whole blocks of {record.block}")
-    return prod(shape[:-1]) * (shape[-1] // record.block) * record.block_bytes
+    try:
+        return prod(shape[:-1]) * record.row_bytes(shape[-1])
+    except (IndexError, ValueError):
+        raise MalformedModelError(f"{where}: rows of {list(shape)} are no whole blocks of {record.block}") from None
