@@ -14,13 +14,16 @@ from cacheir.plugins.surface_records import CheckSpec, CommandSpec, PluginInfo
 
 if TYPE_CHECKING:
     from cacheir.ir.opdef import OpDef
-    from cacheir.plugins.compiler_records import PassSpec, QuantFormatSpec
+    from cacheir.plugins.compiler_records import PassSpec, QuantFormatSpec, QuantSpec
 
 # name, help, app. To add a command, write its file and add its line here.
 COMMANDS = (
     ("compile", "Compile a model into an artifact.", "cacheir.cli.compile:app"),
     ("inspect", "Show the graphs, passes, kernels and memory of an artifact or a model.", "cacheir.cli.inspect:app"),
+    ("diff", "Compare two artifacts or models: passes, kernels, weights, plugins, sizes.", "cacheir.cli.diff:app"),
+    ("bisect", "Find the pass, rewrite or kernel that changes the answer.", "cacheir.cli.bisect:app"),
     ("export", "Write a graph as text, JSON or DOT.", "cacheir.cli.export:app"),
+    ("explain", "Explain a step: kernels and why, bytes, floors, times.", "cacheir.cli.explain:app"),
     ("passes", "List passes and planning steps in the order in which they would run.", "cacheir.cli.passes:app"),
     ("run", "Generate text.", "cacheir.cli.run:app"),
     ("execute", "Run a plain graph (ONNX, StableHLO) on arrays.", "cacheir.cli.execute:app"),
@@ -73,6 +76,14 @@ def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
     from cacheir.formats.table import core_formats
 
     return core_formats().values()
+
+
+@hookimpl
+def cacheir_register_quantizers() -> Iterable[QuantSpec]:
+    """One for each of CacheIR's own formats, and those that pick several."""
+    from cacheir.quantisers.plans import core_quantizers
+
+    return core_quantizers().values()
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""``cacheir profile``: what this machine has, and which backends can work on it."""
+"""``cacheir profile``: what this machine has, which backends can work on it, and how fast it is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import Any
 
 import typer
 
+from cacheir import settings
 from cacheir.bench.environment import environment
-from cacheir.cli.output import print_json, print_table, size_text
+from cacheir.cli.output import print_json, print_table, say, size_text
+from cacheir.cli.show_calibration import calibration_text
+from cacheir.errors import UsageError
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.inventory import probe
+from cacheir.runtime.usable_cores import usable_cores
+from cacheir.schedule.record_json import to_json
 
 app = typer.Typer(
     help="Show what this machine has: processor, instruction sets, memory, backends.",
@@ -18,9 +23,25 @@ app = typer.Typer(
 )
 
 
+_THREADS = typer.Option([], "--threads", help="With --calibrate: a number of threads; may be repeated. Else 1 and all.")
+_BACKENDS = typer.Option([], "--backend", help="With --calibrate: a backend to measure; may be repeated. Else all.")
+
+
 @app.command()
-def profile(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """Show what this machine has: processor, instruction sets, memory, backends."""
+def profile(
+    calibrate: bool = typer.Option(
+        False, "--calibrate", help="Measure this machine and its backends, and keep the result for cacheir explain."
+    ),
+    sample_mb: int = typer.Option(256, min=1, max=1 << 14, help="With --calibrate: megabytes that are moved."),
+    repeats: int = typer.Option(5, min=1, help="With --calibrate: how often each thing is measured."),
+    threads: list[int] = _THREADS,
+    backend: list[str] = _BACKENDS,
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Show what this machine has: processor, instruction sets, memory, backends. With --calibrate, how fast it is."""
+    if calibrate:
+        _calibrate(sample_mb, repeats, threads, backend, as_json)
+        return
     found = {"format": 1, **environment(), "backends": backends(default())}
     if as_json:
         print_json(found)
@@ -45,6 +66,25 @@ def profile(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
         ("BACKEND", "STATE", "SUMMARY", "WHY"),
         [(b["name"], "ok" if b["usable"] else "idle", b["summary"], b["refusal"]) for b in found["backends"]],
     )
+
+
+def _calibrate(sample_mb: int, repeats: int, threads: list[int], names: list[str], as_json: bool) -> None:
+    """Measure, keep and show."""
+    from cacheir.bench.calibrate import calibrate
+    from cacheir.bench.calibration import save_calibration
+
+    for name in names:
+        default().backends[name]  # UsageError for one that nobody registers
+    if any(count < 1 for count in threads):
+        raise UsageError(f"--threads must be 1 or more, not {min(threads)}")
+    counts = sorted(set(threads)) or sorted({1, usable_cores()})
+    found = calibrate(default(), threads=counts, sample_mb=sample_mb, repeats=repeats, backends=names, progress=say)
+    path = save_calibration(found, settings.cache_dir())
+    if as_json:
+        print_json(to_json(found))
+        return
+    print(calibration_text(found))
+    say(f"kept in {path}")
 
 
 def backends(installation: Installation) -> list[dict[str, Any]]:
