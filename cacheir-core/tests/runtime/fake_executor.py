@@ -187,9 +187,14 @@ class FakeExecutor:
         if row.want == "nothing":
             return RowOutput(slot=row.slot)
         assert row.want in self._capabilities.heads
-        logits = self.logits(self._history(row))
+        history = self._history(row)
+        logits = self.logits(history)
         if row.want == "logits":
-            return RowOutput(slot=row.slot, logits=logits[None])
+            places = row.want_at or (len(row.tokens) - 1,)
+            stacked = np.stack([self.logits(history[: row.position + place + 1]) for place in places])
+            return RowOutput(slot=row.slot, logits=stacked)
+        if row.want == "hidden":
+            return RowOutput(slot=row.slot, hidden=np.asarray([history[-1:] * 8], np.float32))
         sampling = row.sampling
         assert sampling is not None and sampling.seed is not None and (row.mask is None or self._capabilities.masks)
         token = sample_row(

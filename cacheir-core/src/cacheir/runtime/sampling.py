@@ -29,8 +29,8 @@ class SamplingParams:
     sampled tokens, the ending one included; None means as many as the context holds. ``stop`` are strings that end
     the text before themselves, ``stop_ids`` tokens that end it; with ``ignore_eos`` the model's own ending ids are
     ordinary tokens, ``stop_ids`` still count. ``sampler`` names a plugin's ``SamplerSpec``, which then picks the tokens
-    on the host in place of core's rule; what it makes of the other fields is its own. ``logprobs`` asks for the logarithm
-    of each token's probability and for that many of the likeliest tokens, before filters; None asks for none.
+    on the host in place of core's rule; what it makes of the other fields is its own. ``logprobs`` asks for the
+    logarithm of each token's probability and for that many of the likeliest tokens, before filters; None for none.
     """
 
     temperature: float = 0.0

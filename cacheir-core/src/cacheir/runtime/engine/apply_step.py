@@ -1,0 +1,253 @@
+"""The only place that changes the queues: takes requests in, gives pages, applies a plan and what came back of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cacheir.runtime.answer import Answer
+from cacheir.runtime.engine.deliver import deliver, deliver_end, join
+from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.host_token import pick_token, token_logprobs
+from cacheir.runtime.engine.job import Listener, TokenLogprobs
+from cacheir.runtime.engine.plan_step import EnginePlan, Part
+from cacheir.runtime.engine.state import EngineState
+from cacheir.runtime.executor import RowOutput
+from cacheir.runtime.sequence import Sequence as TokenSequence
+from cacheir.runtime.vocabulary_mask import allows
+
+
+def take_in(state: EngineState, entry: Entry) -> None:
+    """A new computation waits."""
+    state.waiting.append(entry)
+    for listener in entry.listeners:
+        state.by_job[listener.job.id] = entry
+    if (key := entry.job.duplicate_key) is not None:
+        state.by_key[key] = entry
+    state.counters.prompt_tokens += len(entry.job.ids)
+
+
+def take_twin(state: EngineState, entry: Entry, listener: Listener) -> None:
+    """One more client of a computation that is under way; it gets what the others had."""
+    entry.listeners.append(listener)
+    entry.priority = max(entry.priority, listener.job.priority)
+    state.by_job[listener.job.id] = entry
+    state.counters.deduplicated_requests += 1
+    join(entry, listener)
+
+
+def turn(state: EngineState) -> None:
+    """Whoever passed a length beyond which the model turns all keys otherwise is computed anew from the first token."""
+    for entry in state.running if state.switches else ():
+        rotation = sum(len(entry.sequence.ids) > switch for switch in state.switches)
+        if rotation != entry.sequence.rotation:
+            _give_back(state, entry)
+            entry.sequence.cached, entry.sequence.rotation = 0, rotation
+
+
+def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
+    """Those who leave give their pages back, those who are admitted get theirs, and every row what it will write."""
+    for entry in plan.preempted:
+        assert isinstance(entry, Entry)
+        _preempt(state, entry)
+    for entry in plan.admitted:
+        assert isinstance(entry, Entry)
+        _admit(state, entry, now)
+    for part in plan.parts:
+        entry, size = part.entry, state.kv.page_tokens
+        assert isinstance(entry, Entry)
+        stop = entry.sequence.cached + part.tokens + plan.ahead - 1
+        if stop > entry.pages * size:
+            lacking = -(-stop // size) - entry.pages - state.space.free
+            if lacking > 0:
+                state.index.evict(lacking)
+            entry.sequence.tables = state.kv.reserve(entry.sequence.tables, entry.sequence.cached, stop)
+
+
+def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> None:
+    """What one row of a step brought: its tokens are computed, and the next token is part of the answer."""
+    entry = part.entry
+    assert isinstance(entry, Entry)
+    sequence = entry.sequence
+    if output.error is not None:
+        end(state, entry, "error", now, error=output.error)
+        return
+    if entry.all_logits and output.logits is not None:
+        _note_prompt(entry, part, output)
+    sequence.cached += part.tokens
+    if not part.last:
+        _enter(state, entry)
+    elif entry.job.want == "hidden":
+        _enter(state, entry)
+        end(state, entry, "stop", now, hidden=None if output.hidden is None else output.hidden[-1])
+    else:
+        token, error, logprobs = output.token, None, None
+        if entry.on_host and output.logits is not None:
+            token, error, logprobs = pick_token(entry, output.logits[-1], sequence.cached - 1, state.mask)
+        if token is None:
+            end(state, entry, "error", now, error=error or "the executor gave no token for a row that wants one")
+        elif state.mask is not None and not allows(state.mask, token):
+            # The likeliest of all ids has no text. The token before it is computed once more, within the mask.
+            sequence.cached -= 1
+            entry.masked = True
+        else:
+            entry.masked = False
+            _enter(state, entry)
+            take_token(state, entry, token, now, logprobs)
+
+
+def take_ahead(state: EngineState, entry: Entry, tokens: Sequence[int], now: float) -> None:
+    """The tokens that ``run_ahead`` brought for one row, up to the one that ends the answer."""
+    for count, token in enumerate(tokens):
+        entry.sequence.cached += 1
+        if state.mask is not None and not allows(state.mask, token):
+            entry.sequence.cached -= 1
+            entry.masked = True
+            return
+        take_token(state, entry, token, now)
+        if entry.answer.finish_reason is not None:
+            state.counters.discarded_tokens += len(tokens) - count - 1
+            return
+    _enter(state, entry)
+
+
+def take_token(state: EngineState, entry: Entry, token: int, now: float, logprobs: TokenLogprobs | None = None) -> None:
+    """One more token of the answer: its text goes out, and the answer may end with it."""
+    known = len(entry.answer.ids)
+    entry.sequence.ids.append(token)
+    entry.first_token = entry.first_token or now
+    state.counters.sampled_tokens += 1
+    text = entry.answer.push(token)
+    ids = tuple(entry.answer.ids[known:])
+    deliver(entry, text, ids, logprobs if ids else None, now)
+    if entry.answer.finish_reason is not None:
+        end(state, entry, entry.answer.finish_reason, now)
+
+
+def cancel(state: EngineState, job_id: str, now: float) -> bool:
+    """One client goes; with the last one its computation ends. False where there is no such job any more."""
+    entry = state.by_job.get(job_id)
+    if entry is None:
+        return False
+    if len(entry.listeners) == 1:
+        end(state, entry, "cancelled", now)
+        return True
+    listener = next(listener for listener in entry.listeners if listener.job.id == job_id)
+    entry.listeners.remove(listener)
+    del state.by_job[job_id]
+    state.counters.requests["cancelled"] += 1
+    deliver_end(entry, (listener,), "cancelled", now)
+    return True
+
+
+def end(
+    state: EngineState, entry: Entry, outcome: str, now: float, *, error: str | None = None, hidden: object = None
+) -> None:
+    """The computation ends, however it does: all pages go back, and every client is told."""
+    if entry.running:
+        state.running.remove(entry)
+        entry.running = False
+    else:
+        state.waiting.remove(entry)
+    _give_back(state, entry)
+    for listener in entry.listeners:
+        del state.by_job[listener.job.id]
+        state.counters.requests[outcome] += 1
+    key = entry.job.duplicate_key
+    if key is not None and state.by_key.get(key) is entry:
+        del state.by_key[key]
+    deliver_end(entry, entry.listeners, outcome, now, error=error, hidden=hidden)
+
+
+def expire(state: EngineState, now: float) -> None:
+    """Ends every job whose deadline has passed; twins with a later one go on."""
+    for entry in (*state.running, *state.waiting):
+        late = [x for x in entry.listeners if x.job.deadline is not None and now >= x.job.deadline]
+        state.counters.violations["deadline"] += len(late)
+        if late and len(late) == len(entry.listeners):
+            end(state, entry, "deadline", now)
+        else:
+            for listener in late:
+                entry.listeners.remove(listener)
+                del state.by_job[listener.job.id]
+                state.counters.requests["deadline"] += 1
+                deliver_end(entry, (listener,), "deadline", now)
+
+
+def new_entry(state: EngineState, listener: Listener, answer: Answer, number: int, *, on_host: bool) -> Entry:
+    """An entry for a job that no other computation answers."""
+    job = listener.job
+    sequence = TokenSequence(ids=list(job.ids), tables=state.kv.empty())
+    return Entry(
+        job=job,
+        number=number,
+        arrived=listener.arrived,
+        sequence=sequence,
+        answer=answer,
+        on_host=on_host,
+        listeners=[listener],
+        priority=job.priority,
+    )
+
+
+def _admit(state: EngineState, entry: Entry, now: float) -> None:
+    path = state.found(entry)
+    again = entry.started != 0.0
+    state.index.acquire(path)
+    entry.nodes = path
+    groups = range(len(state.kv.pools))
+    entry.sequence.tables = tuple(tuple(node.pages[group] for node in path) for group in groups)
+    entry.sequence.cached = len(path) * state.kv.page_tokens
+    state.waiting.remove(entry)
+    state.running.append(entry)
+    state.running.sort(key=lambda one: (-one.priority, one.number))
+    entry.running = True
+    if again:
+        return
+    entry.started = now
+    entry.cached_tokens = entry.sequence.cached
+    state.counters.queue_seconds += now - entry.arrived
+    job = entry.job
+    if state.reuses and job.reuse and job.prompt_logprobs is None:
+        found = len(state.index.match(job.ids, job.salt)) * state.kv.page_tokens
+        state.index.count(job.ids, job.salt, found, entry.cached_tokens)
+    else:
+        state.index.counts.missed_tokens["not_asked"] += len(job.ids)
+
+
+def _preempt(state: EngineState, entry: Entry) -> None:
+    """Back to the queue without pages; what is still in the prefix index when it returns is not computed again."""
+    state.counters.preemptions["recompute"] += 1
+    state.counters.recomputed_tokens += entry.sequence.cached
+    entry.preemptions += 1
+    _give_back(state, entry)
+    entry.sequence.cached = 0
+    state.running.remove(entry)
+    state.waiting.append(entry)
+    entry.running = False
+
+
+def _give_back(state: EngineState, entry: Entry) -> None:
+    state.index.release(entry.nodes)
+    entry.nodes = []
+    entry.sequence.tables = state.kv.cut(entry.sequence.tables, 0)
+
+
+def _enter(state: EngineState, entry: Entry) -> None:
+    """Whole pages that are new become known to the prefix index."""
+    sequence = entry.sequence
+    if not state.reuses or sequence.cached // state.kv.page_tokens <= len(entry.nodes):
+        return
+    salt = entry.job.salt
+    if state.index.extend(entry.nodes, sequence.ids, sequence.cached, sequence.tables, salt):
+        sequence.tables = state.index.adopted(entry.nodes, sequence.tables)
+
+
+def _note_prompt(entry: Entry, part: Part, output: RowOutput) -> None:
+    """The logprobs of the prompt's tokens: the logits after one token are about the next; the first has none."""
+    assert output.logits is not None
+    top, ids = entry.job.prompt_logprobs or 0, entry.job.ids
+    if not entry.prompt_logprobs:
+        entry.prompt_logprobs.append(None)
+    for logits, place in zip(output.logits, range(entry.sequence.cached, entry.sequence.cached + part.tokens)):
+        if place + 1 < len(ids):
+            entry.prompt_logprobs.append(token_logprobs(logits, ids[place + 1], top))

@@ -1,0 +1,75 @@
+"""What clients are told: each listener of a computation gets the same text, and its own times at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.job import Event, Listener, TokenLogprobs, Usage
+
+
+def deliver(entry: Entry, text: str, ids: tuple[int, ...], logprobs: TokenLogprobs | None, now: float) -> None:
+    """A token's text to every listener; nothing where neither text nor id came of it."""
+    entry.text += text
+    if logprobs is not None:
+        entry.logprobs.append(logprobs)
+    for listener in entry.listeners:
+        listener.first_token = listener.first_token or now
+    if text or ids:
+        told = (logprobs,) if logprobs is not None else ()
+        for listener in entry.listeners:
+            listener.sink(Event(job_id=listener.job.id, text=text, ids=ids, logprobs=told))
+
+
+def join(entry: Entry, listener: Listener) -> None:
+    """A client that joins late is told at once what the others have."""
+    listener.shared = True
+    if entry.text or entry.answer.ids:
+        listener.first_token = listener.arrived
+        listener.sink(
+            Event(
+                job_id=listener.job.id,
+                text=entry.text,
+                ids=tuple(entry.answer.ids),
+                logprobs=tuple(entry.logprobs),
+            )
+        )
+
+
+def deliver_end(
+    entry: Entry,
+    listeners: Sequence[Listener],
+    outcome: str,
+    now: float,
+    *,
+    error: str | None = None,
+    hidden: Any = None,
+) -> None:
+    """The last event of each listener."""
+    prompt = tuple(entry.prompt_logprobs) if entry.job.prompt_logprobs is not None else None
+    for listener in listeners:
+        listener.sink(
+            Event(
+                job_id=listener.job.id,
+                outcome=outcome,
+                error=error,
+                hidden=hidden,
+                prompt_logprobs=prompt,
+                usage=_usage(entry, listener, now),
+            )
+        )
+
+
+def _usage(entry: Entry, listener: Listener, now: float) -> Usage:
+    started = max(entry.started or now, listener.arrived)
+    return Usage(
+        prompt_tokens=len(entry.job.ids),
+        cached_tokens=entry.cached_tokens,
+        sampled_tokens=entry.answer.sampled,
+        preemptions=entry.preemptions,
+        queue_ms=1e3 * (started - listener.arrived),
+        ttft_ms=1e3 * ((listener.first_token or now) - listener.arrived),
+        total_ms=1e3 * (now - listener.arrived),
+        shared=listener.shared,
+    )

@@ -1,0 +1,272 @@
+"""The loop over steps: plan, make room, run, apply. One thread owns an engine; ``engine_thread`` gives it one."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cacheir.errors import CacheIRError, RequestError, RequestTooLong, UsageError
+from cacheir.runtime.answer import Answer
+from cacheir.runtime.answer_clock import AHEAD_SECONDS
+from cacheir.runtime.engine import apply_step
+from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.job import Event, Job, Listener, Sink
+from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, order_waiting, plan_step
+from cacheir.runtime.engine.prefix_index import PrefixIndex
+from cacheir.runtime.engine.queue_limits import check_room
+from cacheir.runtime.engine.state import EngineState
+from cacheir.runtime.engine.step_data import step_of
+from cacheir.runtime.executor import RowOutput, Step
+from cacheir.runtime.open_model import OpenModel
+
+Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What one step did, for the flight recorder: jobs by id, with the tokens that each row had."""
+
+    number: int
+    mode: str
+    rows: tuple[tuple[str, int], ...]
+    admitted: tuple[str, ...]
+    preempted: tuple[str, ...]
+    ahead: int
+    waits: str
+    seconds: float
+
+
+class Engine:
+    """Continuous batching over one open model. Not for several threads: see ``EngineThread``.
+
+    ``submit`` queues a job and ``step`` moves all that run by one step; events go to the jobs' sinks from within. The
+    engine takes the runner's lock for a step, so sessions of the same model may be used beside it.
+    """
+
+    def __init__(
+        self,
+        model: OpenModel,
+        limits: EngineLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        order: Order = order_waiting,
+        record: int = 256,
+    ) -> None:
+        self._model = model
+        self._clock = clock
+        self._order = order
+        self._executor = model.executor
+        capabilities = model.executor.capabilities()
+        self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
+        self._runs_ahead = capabilities.run_ahead and self._samples
+        self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
+        self._arrivals = 0
+        self.decisions: deque[Decision] = deque(maxlen=record)
+        self.refused_ahead = ""
+        kv, spec = model.runner.kv, model.program.spec
+        self.state = EngineState(
+            kv=kv,
+            index=PrefixIndex(kv),
+            limits=limits or default_limits(model),
+            mask=model.runner.mask,
+            reuses=spec is None or not spec.keys_depend_on_length,
+            switches=model.runner.switches,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self.state.running and not self.state.waiting
+
+    def submit(self, job: Job, sink: Sink) -> None:
+        """Queues ``job``; its events go to ``sink``. ``QueueFull``, or ``RequestTooLong`` for one that never fits."""
+        state = self.state
+        if job.id in state.by_job:
+            raise RequestError(f"there is already a request {job.id!r}", hint="give every request an id of its own")
+        if len(job.ids) >= self._model.limits.max_seq:
+            raise RequestTooLong(
+                f"the prompt has {len(job.ids)} tokens and the context holds {self._model.limits.max_seq}, of which "
+                "the answer needs at least one",
+                hint="shorten the prompt, or open the model with a larger max_seq or more kv_tokens",
+            )
+        listener = Listener(job=job, sink=sink, arrived=self._clock())
+        twin = state.by_key.get(job.duplicate_key) if job.duplicate_key is not None else None
+        if twin is not None:
+            apply_step.take_twin(state, twin, listener)
+            return
+        try:
+            check_room(state, job)
+        except CacheIRError:
+            state.counters.refused["queue"] += 1
+            raise
+        encoder = self._model.encoder
+        answer = Answer(self._model.tokenizer, job.sampling, at_start=encoder.at_start(job.ids))
+        on_host = not self._samples or bool(job.stages) or job.sampling.on_host or job.prompt_logprobs is not None
+        entry = apply_step.new_entry(state, listener, answer, self._arrivals, on_host=on_host)
+        entry.sampler = self._model.make_sampler(job.sampling)
+        self._arrivals += 1
+        apply_step.take_in(state, entry)
+
+    def cancel(self, job_id: str) -> bool:
+        """Ends a job with ``cancelled``; False where it has ended already."""
+        with self._model.runner.lock:
+            return apply_step.cancel(self.state, job_id, self._clock())
+
+    def step(self) -> bool:
+        """One step for all that run; False where there was nothing to do."""
+        state, now = self.state, self._clock()
+        with self._model.runner.lock:
+            self._model.runner.check_open()
+            apply_step.expire(state, now)
+            if self.idle:
+                return False
+            apply_step.turn(state)
+            plan = self._plan(now)
+            if plan.waits:
+                state.counters.waits[plan.waits] += 1
+            apply_step.make_room(state, plan, now)
+            if not plan.parts:
+                self._unblock(plan)
+                return True
+            self._run(plan)
+            seconds = self._clock() - now
+        state.counters.step_seconds += seconds
+        self._record(plan, seconds)
+        return True
+
+    def run(self) -> None:
+        """Steps until nothing runs and nothing waits."""
+        while self.step():
+            pass
+
+    def generate(self, jobs: Sequence[Job]) -> list[list[Event]]:
+        """Runs ``jobs`` together to their ends; the events of each."""
+        events: list[list[Event]] = [[] for _ in jobs]
+        for job, mine in zip(jobs, events):
+            self.submit(job, mine.append)
+        self.run()
+        return events
+
+    def close(self) -> None:
+        """Ends all jobs with ``cancelled`` and gives every page back, those of the prefix index too."""
+        with self._model.runner.lock:
+            for job_id in list(self.state.by_job):
+                apply_step.cancel(self.state, job_id, self._clock())
+            self.state.index.clear()
+
+    def _plan(self, now: float) -> EnginePlan:
+        state = self.state
+        waiting = self._order(state.waiting, now, state.limits.ageing_s) if state.waiting else ()
+        ahead = 1
+        if self._runs_ahead and not waiting and not state.switches and self._step_seconds:
+            ahead = max(1, int(AHEAD_SECONDS / self._step_seconds))
+        return plan_step(state.running, waiting, state.space, state.limits, reuse=state.reuse, ahead=ahead)
+
+    def _run(self, plan: EnginePlan) -> None:
+        step = step_of(plan, self.state)
+        if plan.ahead > 1 and self._run_ahead(plan, step):
+            return
+        began = self._clock()
+        try:
+            outputs: Sequence[RowOutput] = self._executor.wait(self._executor.submit(step)).rows
+        except Exception as error:  # noqa: BLE001  a fault of one row must not take the others with it
+            outputs = self._one_by_one(step, error)
+        now = self._clock()
+        self.state.counters.steps[plan.mode] += 1
+        if plan.mode == "decode":
+            self._step_seconds = now - began
+        for part, output in zip(plan.parts, outputs, strict=True):
+            apply_step.take_row(self.state, part, output, now)
+
+    def _one_by_one(self, step: Step, error: Exception) -> list[RowOutput]:
+        """Each row in a step of its own, after they failed together; who fails alone has an error of his own."""
+        if len(step.rows) == 1:
+            return [RowOutput(slot=step.rows[0].slot, error=_sentence(error))]
+        outputs: list[RowOutput] = []
+        for row in step.rows:
+            mode = "prefill" if len(row.tokens) > 1 else step.mode
+            alone = Step(mode=mode, rows=(row,))
+            try:
+                outputs += self._executor.wait(self._executor.submit(alone)).rows
+            except Exception as own:  # noqa: BLE001  told to the one client that it concerns
+                outputs.append(RowOutput(slot=row.slot, error=_sentence(own)))
+        return outputs
+
+    def _run_ahead(self, plan: EnginePlan, step: Step) -> bool:
+        """Whether the executor took ``step`` for several steps; its reason is kept where it did not."""
+        tokens: list[list[int]] = [[] for _ in step.rows]
+        errors: dict[int, str] = {}
+
+        def sink(rows: Sequence[RowOutput]) -> None:
+            for result in rows:
+                if result.error is not None:
+                    errors.setdefault(result.slot, result.error)
+                elif result.token is not None and result.slot not in errors:
+                    tokens[result.slot].append(result.token)
+
+        began = self._clock()
+        try:
+            self._executor.run_ahead(step, plan.ahead, sink)
+        except UsageError as refusal:
+            if any(tokens) or errors:
+                raise
+            self.refused_ahead, self._runs_ahead = str(refusal), False
+            return False
+        except Exception:  # noqa: BLE001  whoever is at fault shows in a step of its own
+            if not all(tokens):
+                return False
+        now = self._clock()
+        self.state.counters.steps["run_ahead"] += 1
+        self._step_seconds = (now - began) / max(1, *map(len, tokens))
+        for part, taken in zip(plan.parts, tokens):
+            entry = part.entry
+            assert isinstance(entry, Entry)
+            apply_step.take_ahead(self.state, entry, taken, now)
+            if entry.running and (error := errors.get(step.rows[plan.parts.index(part)].slot)):
+                apply_step.end(self.state, entry, "error", now, error=error)
+        return True
+
+    def _unblock(self, plan: EnginePlan) -> None:
+        """Nothing could run. If nobody runs any more, sessions beside the engine hold the pages: the first fails."""
+        if plan.preempted or self.state.running:
+            return
+        entry = self._order(self.state.waiting, self._clock(), self.state.limits.ageing_s)[0]
+        sentence = "the request needs more KV pages than are free, and no request runs that would free some"
+        apply_step.end(self.state, entry, "error", self._clock(), error=sentence)
+
+    def _record(self, plan: EnginePlan, seconds: float) -> None:
+        self.decisions.append(
+            Decision(
+                number=sum(self.state.counters.steps.values()),
+                mode=plan.mode,
+                rows=tuple((_id(part), part.tokens) for part in plan.parts),
+                admitted=tuple(entry.job.id for entry in plan.admitted if isinstance(entry, Entry)),
+                preempted=tuple(entry.job.id for entry in plan.preempted if isinstance(entry, Entry)),
+                ahead=plan.ahead,
+                waits=plan.waits,
+                seconds=seconds,
+            )
+        )
+
+
+def default_limits(model: OpenModel) -> EngineLimits:
+    """As many rows at once as the program takes."""
+    steps = model.runner.limits
+    return EngineLimits(
+        max_batch=steps.max_rows,
+        max_rows=steps.max_rows,
+        max_tokens=steps.max_tokens,
+        chunk_tokens=steps.chunk_tokens,
+    )
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, CacheIRError) else f"the executor raised {type(error).__name__}: {error}"
+
+
+def _id(part: Part) -> str:
+    assert isinstance(part.entry, Entry)
+    return part.entry.job.id

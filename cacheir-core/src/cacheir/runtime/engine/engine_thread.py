@@ -1,0 +1,178 @@
+"""One thread that owns an engine: others leave requests in a queue, and their sinks are called from the thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from cacheir.errors import UsageError
+from cacheir.runtime.engine.engine import Engine
+from cacheir.runtime.engine.job import Job, Sink
+
+T = TypeVar("T")
+
+# Between two looks at whether the engine still moves.
+_POLL_SECONDS = 0.05
+
+
+class EngineThread:
+    """Runs an engine until it is closed. Every method may be called from any thread.
+
+    Commands are run between two steps, in order, and what they raise is raised at the caller. ``stalled_seconds``
+    tells a health check how long the step under way has taken; it is 0 while nothing is to do.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.failure: BaseException | None = None  # what ended the thread, if anything but ``close`` did
+        self._commands: deque[_Command] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._draining = False
+        self._beat = time.monotonic()
+        self._busy = False
+        self._thread = threading.Thread(target=self._loop, name="cacheir-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long ago a step or a command ended, while there is work; 0 where there is none."""
+        return time.monotonic() - self._beat if self._busy else 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def submit(self, job: Job, sink: Sink) -> None:
+        """As ``Engine.submit``. ``sink`` is called from the engine's thread and must not block."""
+        self.call(lambda engine: engine.submit(job, sink))
+
+    def submit_all(self, jobs: list[tuple[Job, Sink]]) -> None:
+        """All of them, or none where one is refused."""
+
+        def take(engine: Engine) -> None:
+            taken: list[str] = []
+            try:
+                for job, sink in jobs:
+                    engine.submit(job, sink)
+                    taken.append(job.id)
+            except BaseException:
+                for job_id in taken:
+                    engine.cancel(job_id)
+                raise
+
+        self.call(take)
+
+    def cancel(self, job_id: str) -> None:
+        """Ends a job with ``cancelled`` before the next step; does not wait for it."""
+        self._leave(_Command(lambda engine: engine.cancel(job_id)))
+
+    def call(self, work: Callable[[Engine], T]) -> T:
+        """Runs ``work`` on the engine's thread between two steps and gives what it gives."""
+        command = _Command(work)
+        self._leave(command)
+        command.done.wait()
+        if command.error is not None:
+            raise command.error
+        result: T = command.result
+        return result
+
+    def drain(self, timeout_s: float) -> bool:
+        """Takes no more jobs and waits until those that are there have ended; False where the time was too short."""
+        self._draining = True
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.alive:
+            if self.call(lambda engine: engine.idle):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def close(self) -> None:
+        """Ends all jobs with ``cancelled``, and the thread. Closing twice is allowed."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def __enter__(self) -> EngineThread:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def draining(self) -> bool:
+        """Whether ``drain`` was asked for, so that new work is to be refused."""
+        return self._draining
+
+    def _leave(self, command: _Command) -> None:
+        with self._wake:
+            if self._closing or not self._thread.is_alive():
+                raise UsageError(
+                    "the engine is closed" if self.failure is None else f"the engine failed: {self.failure}"
+                )
+            self._commands.append(command)
+            self._wake.notify()
+
+    def _loop(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self.engine.close()
+            self._refuse_the_rest()
+
+    def _turn(self) -> bool:
+        """Commands that were left, then a step; waits where there is neither. False once it is closed."""
+        with self._wake:
+            while not self._commands and self.engine.idle and not self._closing:
+                self._busy = False
+                self._wake.wait()
+            if self._closing:
+                return False
+            commands, self._commands = self._commands, deque()
+            if not self._busy:
+                self._busy, self._beat = True, time.monotonic()
+        for command in commands:
+            command.run(self.engine)
+        self.engine.step()
+        self._beat = time.monotonic()
+        return True
+
+    def _refuse_the_rest(self) -> None:
+        with self._wake:
+            self._closing = True
+            rest, self._commands = self._commands, deque()
+        for command in rest:
+            command.refuse(UsageError("the engine is closed"))
+
+
+class _Command:
+    """Work for the engine's thread, with a place for what comes of it."""
+
+    def __init__(self, work: Callable[[Engine], Any]) -> None:
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._work = work
+
+    def run(self, engine: Engine) -> None:
+        try:
+            self.result = self._work(engine)
+        except Exception as error:  # noqa: BLE001  raised again at the caller
+            self.error = error
+        self.done.set()
+
+    def refuse(self, error: BaseException) -> None:
+        self.error = error
+        self.done.set()

@@ -1,0 +1,112 @@
+"""What a client asks of the engine, and what it is told: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cacheir.runtime.sampling import SamplingParams
+
+# How a request can end. "error" comes with a sentence; the others are what was asked for.
+OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
+
+
+class LogitsStage(Protocol):
+    """What stands between the logits of one request and its next token: a grammar, or a plugin's processor.
+
+    ``process`` may change the logits f32 [V] in place or give others; ``-inf`` bars a token. ``accept`` is told each
+    token that was taken, in order.
+    """
+
+    def process(self, ids: tuple[int, ...], logits: np.ndarray) -> np.ndarray: ...
+
+    def accept(self, token: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One request as it was admitted: ``ids`` are checked, ``sampling`` is as ``request.admit`` gives it.
+
+    Among the waiting the higher ``priority`` goes first; waiting raises it (``EngineLimits.ageing_s``). ``deadline`` is
+    on the engine's clock, None for none. Jobs with different ``salt`` never share pages. ``want`` is ``token`` or
+    ``hidden`` (f32 [H] of the last position, no token). ``stages`` make the next token the host's business.
+    ``prompt_logprobs`` asks for the logarithms of the prompt's own tokens, which no cache remembers.
+    """
+
+    id: str
+    ids: tuple[int, ...]
+    sampling: SamplingParams
+    priority: int = 0
+    deadline: float | None = None
+    salt: str = ""
+    want: str = "token"
+    reuse: bool = True
+    share_duplicates: bool = True
+    prompt_logprobs: int | None = None
+    stages: tuple[LogitsStage, ...] = ()
+
+    @property
+    def duplicate_key(self) -> tuple[Any, ...] | None:
+        """Equal for jobs that must get the same answer from one computation; None where a job is for itself alone."""
+        if not self.share_duplicates or not self.sampling.greedy or self.want != "token" or self.stages:
+            return None
+        return (self.salt, self.ids, self.sampling, self.reuse, self.prompt_logprobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprobs:
+    """A token's natural logarithm of probability, and the likeliest tokens with theirs, the likeliest first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a job cost, told with its last event. ``cached_tokens`` of the prompt were not computed for it."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    sampled_tokens: int
+    preemptions: int
+    queue_ms: float
+    ttft_ms: float
+    total_ms: float
+    shared: bool = False  # another job's computation answered it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A part of an answer: text that is ready and ids; the last one has an ``outcome`` (of ``OUTCOMES``) and ``usage``.
+
+    ``error`` is a sentence for the client. ``hidden`` is f32 [H] where it was asked for.
+    """
+
+    job_id: str
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    hidden: np.ndarray | None = None
+    outcome: str | None = None
+    error: str | None = None
+    usage: Usage | None = None
+
+
+Sink = Callable[[Event], None]
+
+
+@dataclass
+class Listener:
+    """One client of an answer: where its events go, and from when its own times count."""
+
+    job: Job
+    sink: Sink
+    arrived: float
+    shared: bool = False
+    first_token: float = 0.0

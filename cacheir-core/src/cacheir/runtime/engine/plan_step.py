@@ -1,0 +1,261 @@
+"""What the next step does with the queues: a pure function of what waits and runs, the free pages and the limits.
+
+Rows with one token to compute go first, so that a long prompt never holds up the others' next token. Prompts that run
+share what is left of the token budget, in chunks; then those that wait are admitted, in the order of a policy. Where
+pages are short the last in rank gives its own back and waits again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+# Why nothing more was admitted in a step.
+WAIT_REASONS = ("", "rows", "tokens", "pages")
+
+
+class Candidate(Protocol):
+    """What the plan reads of an entry (``entry.Entry``)."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def arrived(self) -> float: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def cached(self) -> int: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def releasable(self) -> int: ...
+    @property
+    def remaining(self) -> int: ...
+    @property
+    def on_host(self) -> bool: ...
+    @property
+    def all_logits(self) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """What a step may hold and a queue may grow to.
+
+    ``max_batch`` requests run at once; a step has at most ``max_rows`` rows and ``max_tokens`` tokens, ``chunk_tokens``
+    of one prompt. ``ageing_s`` seconds of waiting are worth one step of priority, 0 turns that off. A queue holds
+    ``max_queue`` requests and ``max_queue_tokens`` prompt tokens. ``host_chunk_tokens`` bounds a chunk whose logits
+    are all wanted.
+    """
+
+    max_batch: int
+    max_rows: int
+    max_tokens: int
+    chunk_tokens: int
+    max_ahead: int = 32
+    ageing_s: float = 10.0
+    max_queue: int = 256
+    max_queue_tokens: int = 1 << 20
+    host_chunk_tokens: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Pages of a group: ``free``, and ``evictable`` ones that only the prefix index holds."""
+
+    free: int
+    evictable: int
+    page_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reuse:
+    """What the prefix index has for a waiting request: pages, and how many of them would stop being evictable."""
+
+    pages: int = 0
+    evictable_pages: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One request's part of a step: ``tokens`` of its pending ones; ``last`` says that an output comes out of it."""
+
+    entry: Candidate
+    tokens: int
+    last: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan:
+    """One step. ``admitted`` join those that run, ``preempted`` leave; ``waits`` says why no more were admitted."""
+
+    mode: str
+    parts: tuple[Part, ...]
+    admitted: tuple[Candidate, ...] = ()
+    preempted: tuple[Candidate, ...] = ()
+    ahead: int = 1
+    waits: str = ""
+
+
+def plan_step(
+    running: Sequence[Candidate],
+    waiting: Sequence[Candidate],
+    space: Space,
+    limits: EngineLimits,
+    *,
+    reuse: Callable[[Any], Reuse] = lambda entry: Reuse(),
+    ahead: int = 1,
+) -> EnginePlan:
+    """The next step.
+
+    ``running`` is in order of rank, the most important first; ``waiting`` in the order in which it may be admitted.
+    ``ahead`` is how many steps fit into one call of ``run_ahead``, as the engine measures its executor; it is used
+    while nothing waits. A row that cannot have its pages preempts those behind it, and itself if it is the last.
+    """
+    plan = _Plan(space, limits)
+    plan.place_rows(running)
+    plan.place_chunks(running)
+    if waiting:
+        plan.admit(waiting, reuse)
+    mode = "prefill" if any(part.tokens > 1 for part in plan.parts) else "decode"
+    # Nobody waits, nor did anyone have to leave: the executor may go on by itself.
+    if mode == "prefill" or waiting or plan.preempted:
+        ahead = 1
+    elif ahead > 1:
+        ahead = plan.ahead(min(ahead, limits.max_ahead))
+    return EnginePlan(
+        mode=mode,
+        parts=tuple(plan.parts),
+        admitted=tuple(plan.admitted),
+        preempted=tuple(plan.preempted),
+        ahead=max(1, ahead),
+        waits=plan.waits,
+    )
+
+
+def order_waiting(waiting: Sequence[Candidate], now: float, ageing_s: float) -> list[Candidate]:
+    """The default policy: by priority, raised by one for every ``ageing_s`` of waiting, then by arrival."""
+
+    def rank(entry: Candidate) -> tuple[float, int]:
+        aged = int((now - entry.arrived) / ageing_s) if ageing_s > 0 else 0
+        return (-(entry.priority + aged), entry.number)
+
+    return sorted(waiting, key=rank)
+
+
+def pages_needed(entry: Candidate, stop: int, page_tokens: int) -> int:
+    """Pages of each group that ``entry`` lacks before positions below ``stop`` may be written.
+
+    Nothing is ever copied: pages of the prefix index are whole, and a sequence writes behind them.
+    """
+    return max(0, -(-stop // page_tokens) - entry.pages)
+
+
+class _Plan:
+    """A plan under way: what is left of pages, rows and tokens."""
+
+    def __init__(self, space: Space, limits: EngineLimits) -> None:
+        self.parts: list[Part] = []
+        self.admitted: list[Candidate] = []
+        self.preempted: list[Candidate] = []
+        self.waits = ""
+        self._free = space.free + space.evictable
+        self._page_tokens = space.page_tokens
+        self._limits = limits
+        self._tokens = limits.max_tokens
+        self._batch = 0
+        self._left: list[Candidate] = []
+
+    def place_rows(self, running: Sequence[Candidate]) -> None:
+        """Rows of one token, each with its page; whoever is last in rank leaves where there is none."""
+        self._batch = len(running)
+        self._left = list(running)
+        for entry in running:
+            if entry.pending == 1 and self._rows_left() and self._tokens and entry not in self.preempted:
+                self._place(entry, 1)
+
+    def place_chunks(self, running: Sequence[Candidate]) -> None:
+        """A chunk of every prompt that runs, as far as tokens and rows reach."""
+        for entry in running:
+            if entry.pending > 1 and self._rows_left() and self._tokens and entry not in self.preempted:
+                self._place(entry, self._chunk(entry, entry.pending))
+
+    def admit(self, waiting: Sequence[Candidate], reuse: Callable[[Any], Reuse]) -> None:
+        """Those that wait, one after another, until the first that has to wait on: none overtakes it."""
+        if self.preempted:
+            self.waits = "pages"  # what just left must not come back in the same step
+            return
+        for entry in waiting:
+            self.waits = self._refusal()
+            if self.waits:
+                return
+            found = reuse(entry)
+            known = len_ids(entry)
+            # All of it must fit, and a token more: else it would only push others out, or be pushed out itself.
+            needed = -(-(known + 1) // self._page_tokens) - found.pages
+            if needed + found.evictable_pages > self._free:
+                self.waits = "pages"
+                return
+            self._free -= needed + found.evictable_pages
+            missing = known - found.pages * self._page_tokens
+            tokens = self._chunk(entry, missing)
+            self._add(entry, tokens, last=tokens == missing)
+            self.admitted.append(entry)
+            self._batch += 1
+
+    def ahead(self, most: int) -> int:
+        """How many decode steps all rows could take without the host: by what they want and the pages that are free."""
+        for part in self.parts:
+            if part.entry.on_host:
+                return 1
+        # An answer of one more token must not keep the others from going on; its surplus is cut.
+        most = min(most, max((part.entry.remaining for part in self.parts), default=1))
+        while most > 1:
+            extra = sum(
+                pages_needed(part.entry, part.entry.cached + most, self._page_tokens)
+                - pages_needed(part.entry, part.entry.cached + 1, self._page_tokens)
+                for part in self.parts
+            )
+            if extra <= self._free:
+                break
+            most //= 2
+        return most
+
+    def _rows_left(self) -> bool:
+        return len(self.parts) < self._limits.max_rows
+
+    def _refusal(self) -> str:
+        if self._batch >= self._limits.max_batch or not self._rows_left():
+            return "rows"
+        return "" if self._tokens else "tokens"
+
+    def _chunk(self, entry: Candidate, missing: int) -> int:
+        most = self._limits.host_chunk_tokens if entry.all_logits else self._limits.chunk_tokens
+        return min(missing, most, self._tokens)
+
+    def _place(self, entry: Candidate, tokens: int) -> None:
+        needed = pages_needed(entry, entry.cached + tokens, self._page_tokens)
+        while needed > self._free:
+            victim = self._victim()
+            self.preempted.append(victim)
+            self._free += victim.releasable
+            if victim is entry:
+                return
+        self._free -= needed
+        self._add(entry, tokens, last=tokens == entry.pending)
+
+    def _victim(self) -> Candidate:
+        """The last in rank that has no part in the step yet and has not left."""
+        placed = {id(part.entry) for part in self.parts}
+        return next(entry for entry in reversed(self._left) if id(entry) not in placed and entry not in self.preempted)
+
+    def _add(self, entry: Candidate, tokens: int, *, last: bool) -> None:
+        self.parts.append(Part(entry, tokens, last))
+        self._tokens -= tokens
+
+
+def len_ids(entry: Candidate) -> int:
+    """All tokens of a waiting entry, which has no keys and values."""
+    return entry.cached + entry.pending

@@ -1,0 +1,62 @@
+"""The engine's queues and what they share. ``apply_step`` alone changes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cacheir.runtime.engine.counters import EngineCounters
+from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.plan_step import EngineLimits, Reuse, Space
+from cacheir.runtime.engine.prefix_index import Node, PrefixIndex
+from cacheir.runtime.kv_space import KVSpace
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(eq=False)
+class EngineState:
+    """``running`` is in order of rank. ``by_job`` finds the computation that answers a job, ``by_key`` a twin's.
+
+    ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every token is held to, None for all ids.
+    """
+
+    kv: KVSpace
+    index: PrefixIndex
+    limits: EngineLimits
+    mask: np.ndarray | None
+    reuses: bool = True  # False where keys depend on the length of their sequence, so that no page fits another
+    switches: tuple[int, ...] = ()  # ``DecoderSpec.rotation_switches``
+    running: list[Entry] = field(default_factory=list)
+    waiting: list[Entry] = field(default_factory=list)
+    by_job: dict[str, Entry] = field(default_factory=dict)
+    by_key: dict[Any, Entry] = field(default_factory=dict)
+    counters: EngineCounters = field(default_factory=EngineCounters)
+
+    @property
+    def space(self) -> Space:
+        """The pages that a step may count on: of the group that has the fewest."""
+        free = min((pool.free for pool in self.kv.pools), default=1 << 30)
+        return Space(free=free, evictable=self.index.evictable, page_tokens=self.kv.page_tokens)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens that wait."""
+        return sum(entry.pending for entry in self.waiting)
+
+    def found(self, entry: Entry) -> list[Node]:
+        """The blocks that ``entry`` can take from the prefix index. The block of its last token is never among them,
+
+        since an output must come out of that token, and no page is ever shared with somebody who writes.
+        """
+        job = entry.job
+        if not self.reuses or not job.reuse or job.prompt_logprobs is not None:
+            return []
+        path = self.index.match(entry.sequence.ids, job.salt)
+        return path[: (len(entry.sequence.ids) - 1) // self.kv.page_tokens]
+
+    def reuse(self, entry: Entry) -> Reuse:
+        """What ``plan_step`` needs to know of ``found``."""
+        path = self.found(entry)
+        return Reuse(pages=len(path), evictable_pages=sum(node.users == 0 for node in path))

@@ -1,0 +1,40 @@
+"""From a plan to the step that the executor runs: rows with their pages, and what is wanted of each."""
+
+from __future__ import annotations
+
+from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.plan_step import EnginePlan, Part
+from cacheir.runtime.engine.state import EngineState
+from cacheir.runtime.executor import Row, Step
+
+
+def step_of(plan: EnginePlan, state: EngineState) -> Step:
+    """The step of ``plan``, whose entries have their pages. A row says all about itself: its slot is its number."""
+    return Step(mode=plan.mode, rows=tuple(_row(slot, part, state) for slot, part in enumerate(plan.parts)))
+
+
+def _row(slot: int, part: Part, state: EngineState) -> Row:
+    entry = part.entry
+    assert isinstance(entry, Entry)
+    sequence = entry.sequence
+    start, sampling = sequence.cached, entry.job.sampling
+    want, mask = "nothing", None
+    want_at: tuple[int, ...] = ()
+    if entry.all_logits:
+        want, want_at = "logits", tuple(range(part.tokens))
+    elif part.last:
+        want = "logits" if entry.on_host and entry.job.want == "token" else entry.job.want
+        # A greedy row goes without a mask, so that it stays on the greedy head; see ``Entry.masked``.
+        mask = state.mask if want == "token" and (entry.masked or not sampling.greedy) else None
+    return Row(
+        slot=slot,
+        tokens=tuple(sequence.ids[start : start + part.tokens]),
+        position=start,
+        pages=sequence.tables,
+        want=want,
+        want_at=want_at,
+        sampling=sampling,
+        draw=entry.answer.sampled,
+        length=len(sequence.ids),
+        mask=mask,
+    )
