@@ -211,6 +211,9 @@ class QuantSpec:
 
     ``plan(spec, types, options) -> {canonical weight key: format name}`` sees the types of all weights and no data; a
     weight it leaves out stays as it is. ``formats`` lists what it may pick. ``options`` is a frozen dataclass or None.
+    ``calibrate(layer, formats)`` makes it one that needs a text: it is given what each layer's matrices were fed with
+    (``cacheir.quantisers.calibration.CalibratedLayer``) and returns other weights for the layer, which compute the same
+    and round better.
     """
 
     name: str  # "int4-awq"
@@ -218,6 +221,7 @@ class QuantSpec:
     formats: tuple[str, ...]
     plan: Lazy[Callable[[DecoderSpec, Mapping[str, Type], Any], Mapping[str, str]]]
     options: Lazy[type] | None = None
+    calibrate: Lazy[Callable[..., Mapping[str, np.ndarray]]] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

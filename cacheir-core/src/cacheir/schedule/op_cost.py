@@ -77,11 +77,10 @@ class CostModel:
         """Bytes of a tensor as it is stored; 0 for a state. A format that nobody registered counts as dense."""
         if isinstance(type_, KVType):
             return 0
-        count = prod(_evaluate(size, sizes) for size in type_.shape)
-        if isinstance(type_, QuantType) and type_.format in self.formats:
-            record = self.formats[type_.format]
-            return -(-count // record.block) * record.block_bytes
-        return count * dtype_bytes(type_.dtype)
+        shape = [_evaluate(size, sizes) for size in type_.shape]
+        if isinstance(type_, QuantType) and type_.format in self.formats and shape:
+            return prod(shape[:-1]) * self.formats[type_.format].row_bytes(shape[-1])
+        return prod(shape) * dtype_bytes(type_.dtype)
 
     def _bytes(self, op: Op, sizes: Mapping[str, int], weight_bytes: int) -> int:
         written = sum(self.stored_bytes(value.type, sizes) for value in op.results)
