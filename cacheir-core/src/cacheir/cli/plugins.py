@@ -15,6 +15,7 @@ from cacheir.plugins.installation import default
 from cacheir.plugins.kinds import KINDS, Kind
 from cacheir.plugins.markers import HOOK_API
 from cacheir.plugins.plugin import Plugin
+from cacheir.plugins.scaffold import kinds, write_plugin
 
 app = typer.Typer(
     help="List, check, explain and start plugins.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -110,13 +111,11 @@ def doctor(
 
 @app.command("new")
 def new(
-    kind: str = typer.Argument(help="What the plugin adds: pass, op, exporter, command or quant-format."),
+    kind: str = typer.Argument(help=f"What the plugin adds: {', '.join(kinds())}."),
     name: str = typer.Argument(help="Its name, lower case words joined by '-'."),
     folder: Path = _FOLDER,
 ) -> None:
     """Start a plugin: a package that works, with its test."""
-    from cacheir.plugins.scaffold import write_plugin
-
     made = write_plugin(kind, name, folder)
     print(f"wrote {made}")
     print("try it:")

@@ -1,0 +1,203 @@
+"""Checks that every quant format and every quantiser must pass. Subclass ``QuantTests``::
+
+class TestQuant(QuantTests):
+    plugin = "cacheir_int5"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.errors import ModelError
+from cacheir.formats.quant_array import QuantArray
+from cacheir.ir.types import KVType, Type
+from cacheir.plugins import QuantFormatSpec, QuantSpec, resolve
+from cacheir.plugins.installation import Installation
+from cacheir.testing.hosts import plugin_host
+from cacheir.testing.tiny_decoders import TinyDecoder, tiny_decoders
+
+F32 = NDArray[np.float32]
+_BLOCKS = 12
+
+
+class QuantTests:
+    """What holds for the formats and the quantisers that ``plugin`` registers; other plugins' are left alone.
+
+    Override ``max_error`` for a format that rounds more than its bits say.
+    """
+
+    plugin: ClassVar[str]
+
+    def max_error(self, format: QuantFormatSpec) -> float:
+        """Largest error of a rounded element, beside the largest magnitude in its block."""
+        return 2.0 ** (1 - int(format.bits_per_weight))
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Run each check on each format, or on each quantiser."""
+        for fixture, specs in (("quant_format", list(self.formats())), ("quantizer", list(self.quantizers()))):
+            if fixture in metafunc.fixturenames:
+                metafunc.parametrize(fixture, specs, ids=[spec.name for spec in specs])
+
+    def formats(self) -> Iterator[QuantFormatSpec]:
+        """The plugin's own formats."""
+        for item in self._installation().quant_formats.contributions:
+            if item.plugin.target == self.plugin:
+                yield item.spec
+
+    def quantizers(self) -> Iterator[QuantSpec]:
+        """The plugin's own quantisers."""
+        for item in self._installation().quantizers.contributions:
+            if item.plugin.target == self.plugin:
+                yield item.spec
+
+    def test_there_is_something_to_test(self) -> None:
+        """A misspelt hook would leave nothing."""
+        assert [*self.formats(), *self.quantizers()], f"{self.plugin} registers neither a quant format nor a quantiser"
+
+    def test_unpack_gives_what_the_record_declares(self, quant_format: QuantFormatSpec) -> None:
+        """u8 [n, block_bytes] to f32 [n, block], for any bytes, for none, and for arrays that nobody may write to."""
+        for count in (0, 1, _BLOCKS):
+            stored = np.random.default_rng(count).integers(0, 256, (count, quant_format.block_bytes), dtype=np.uint8)
+            before = stored.tobytes()
+            stored.flags.writeable = False
+            with np.errstate(all="ignore"):
+                made = resolve(quant_format.unpack)(stored)
+            is_type, wanted = _described(made), f"float32[{count}, {quant_format.block}]"
+            assert is_type == wanted, f"{quant_format.name}: unpack gives {is_type}, the record declares {wanted}"
+            assert stored.tobytes() == before, f"{quant_format.name}: unpack writes into the stored bytes"
+
+    def test_pack_gives_what_the_record_declares(self, quant_format: QuantFormatSpec) -> None:
+        """f32 [n, block] to u8 [n, block_bytes]; the values stay as they are."""
+        if quant_format.pack is None:
+            return
+        for count in (0, 1, _BLOCKS):
+            values = _normal(quant_format, count)
+            before = values.tobytes()
+            made = resolve(quant_format.pack)(values)
+            is_type, wanted = _described(made), f"uint8[{count}, {quant_format.block_bytes}]"
+            assert is_type == wanted, f"{quant_format.name}: pack gives {is_type}, the record declares {wanted}"
+            assert values.tobytes() == before, f"{quant_format.name}: pack writes into the values"
+
+    def test_rounding_stays_within_its_bound(self, quant_format: QuantFormatSpec) -> None:
+        """``unpack(pack(w))`` is near ``w``: normal numbers, one-sided ones, tiny and large ones."""
+        if quant_format.pack is None:
+            return
+        normal = _normal(quant_format, _BLOCKS)
+        for what, values in {
+            "normal numbers": normal,
+            "positive numbers": np.abs(normal),
+            "numbers about 1e-3": normal * np.float32(1e-3),
+            "numbers about 1e3": normal * np.float32(1e3),
+        }.items():
+            made = _round_trip(quant_format, values)
+            largest = np.abs(values).max(axis=1, keepdims=True)
+            worst = float((np.abs(made - values) / largest).max())
+            bound = self.max_error(quant_format) * 1.02  # scales are rounded themselves
+            assert worst <= bound, (
+                f"{quant_format.name}: {what} are off by {worst:.4f} of a block's largest, allowed {bound:.4f}"
+            )
+
+    def test_zeros_stay_zero(self, quant_format: QuantFormatSpec) -> None:
+        """A block of zeros has no scale to divide by."""
+        if quant_format.pack is None:
+            return
+        with np.errstate(all="raise"):
+            made = _round_trip(quant_format, np.zeros((3, quant_format.block), np.float32))
+        assert not np.asarray(made).any(), f"{quant_format.name}: a block of zeros comes back as {made.flat[0]}"
+
+    def test_an_outlier_stays(self, quant_format: QuantFormatSpec) -> None:
+        """One element a thousand times the others keeps its value, and the others become small, not wild."""
+        if quant_format.pack is None:
+            return
+        for sign in (1.0, -1.0):
+            values = _normal(quant_format, _BLOCKS)
+            values[:, 3 % quant_format.block] = np.float32(sign * 2000.0)
+            made = _round_trip(quant_format, values)
+            worst = float(np.abs(made - values).max()) / 2000.0
+            bound = self.max_error(quant_format) * 1.02
+            assert worst <= bound, f"{quant_format.name}: beside an outlier values are off by {worst:.4f} of it"
+
+    def test_blocks_do_not_know_each_other(self, quant_format: QuantFormatSpec) -> None:
+        """A block is packed alike whatever stands beside it, and alike each time."""
+        if quant_format.pack is None:
+            return
+        values, pack = _normal(quant_format, _BLOCKS), resolve(quant_format.pack)
+        together = pack(values)
+        assert np.array_equal(pack(values), together), f"{quant_format.name}: packing again gives other bytes"
+        alone = np.concatenate([pack(values[index : index + 1]) for index in range(len(values))])
+        assert np.array_equal(alone, together), f"{quant_format.name}: a block's bytes depend on its neighbours"
+
+    def test_numbers_that_are_not_finite_are_refused(self, quant_format: QuantFormatSpec) -> None:
+        """A NaN or an infinity must not come back as some number."""
+        if quant_format.pack is None:
+            return
+        for bad in (np.nan, np.inf, -np.inf):
+            values = _normal(quant_format, 2)
+            values[1, 5 % quant_format.block] = bad
+            try:
+                with np.errstate(all="ignore"):
+                    made = QuantArray.quantize(values, quant_format).dense()
+            except ModelError:
+                continue
+            raise AssertionError(f"{quant_format.name}: {bad} is stored as {made[1, 5 % quant_format.block]}")
+
+    def test_plans_name_weights_and_formats(self, quantizer: QuantSpec) -> None:
+        """A plan maps weights of the model to formats that are declared, installed and fit the weight's rows."""
+        known = self._installation().quant_formats.by_name()
+        missing = sorted(set(quantizer.formats) - set(known))
+        assert not missing, f"{quantizer.name} declares {', '.join(missing)}, which no plugin registers"
+        picked = False
+        for name, decoder in tiny_decoders().items():
+            plan = self._plan(quantizer, decoder)
+            picked |= bool(plan)
+            for key, format in plan.items():
+                where = f"{quantizer.name} on the tiny decoder {name!r}: {key}"
+                assert key in decoder.weights, f"{where} is no weight of the model"
+                assert format in quantizer.formats, f"{where} gets {format!r}, which is not among its `formats`"
+                assert known[format].pack is not None, f"{where} gets {format}, which can only be read"
+                columns = _columns(decoder.weights[key])
+                assert columns is not None and columns % known[format].block == 0, (
+                    f"{where} has rows of {columns} elements, no whole blocks of {known[format].block}: leave it out"
+                )
+        assert picked, f"{quantizer.name} picks no weight of any tiny decoder: is it for other sizes?"
+
+    def test_plans_are_the_same_twice(self, quantizer: QuantSpec) -> None:
+        """A plan is a function of the model's types and the options, and leaves its arguments alone."""
+        for decoder in tiny_decoders().values():
+            before = dict(decoder.weights)
+            assert self._plan(quantizer, decoder) == self._plan(quantizer, decoder), (
+                f"{quantizer.name} plans otherwise at its second call"
+            )
+            assert dict(decoder.weights) == before, f"{quantizer.name} changes the types that it is given"
+
+    def _plan(self, quantizer: QuantSpec, decoder: TinyDecoder) -> dict[str, str]:
+        options = resolve(quantizer.options)() if quantizer.options is not None else None
+        plan = resolve(quantizer.plan)(decoder.spec, decoder.weights, options)
+        return dict(plan)
+
+    def _installation(self) -> Installation:
+        return plugin_host(self.plugin)
+
+
+def _normal(format: QuantFormatSpec, count: int) -> F32:
+    return np.random.default_rng(count).standard_normal((count, format.block)).astype(np.float32)
+
+
+def _round_trip(format: QuantFormatSpec, values: F32) -> F32:
+    made: F32 = resolve(format.unpack)(resolve(format.pack)(values))
+    return made
+
+
+def _described(made: Any) -> str:
+    return f"{made.dtype}{list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
+
+
+def _columns(type_: Type) -> int | None:
+    """The elements of a row, None for a weight that has no rows."""
+    if isinstance(type_, KVType) or len(type_.shape) < 2:
+        return None
+    return type_.shape[-1].evaluate({})
