@@ -17,8 +17,17 @@ from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.imported import ImportedModel
 from cacheir.plugins import resolve
 from cacheir_importers import plugin
+from cacheir_importers.character_map import CharacterMap
 from cacheir_importers.huggingface.importer import import_folder
-from cacheir_importers.huggingface.sentencepiece_file import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, parse_model
+from cacheir_importers.huggingface.sentencepiece_file import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    parse_model,
+)
 from cacheir_importers.library_tokenizer import LibraryTokenizer
 
 Build = Callable[..., Path]
@@ -111,12 +120,10 @@ def test_tokens_of_the_configuration_come_behind_the_pieces(model_folder: Build,
 @pytest.mark.parametrize(
     ("trainer", "normalizer", "problem"),
     [
-        ({3: 1}, {}, "of the type unigram; supported: BPE"),
-        ({3: 3}, {}, "of the type word"),
+        ({3: 3}, {}, "of the type word; supported: BPE, unigram"),
         ({3: 9}, {}, "of the type 9"),
         ({24: 1}, {}, "treat_whitespace_as_suffix"),
-        ({}, {4: 1}, "remove_extra_whitespaces"),
-        ({}, {2: b"xx", 5: 0}, "precompiled_charsmap, escape_whitespaces = false"),
+        ({24: 1}, {5: 0}, "treat_whitespace_as_suffix, escape_whitespaces = false"),
     ],
 )
 def test_models_that_do_more_are_refused_by_name(
@@ -126,6 +133,73 @@ def test_models_that_do_more_are_refused_by_name(
     with pytest.raises(UnsupportedModelError, match=rf"tokenizer\.model .*{problem}") as caught:
         import_folder(path, {})
     assert caught.value.hint == "put the model's tokenizer.json beside it"
+
+
+UNIGRAM = [
+    *PIECES[:3],
+    *BYTES,
+    *((text, -1.0 - rank, NORMAL) for rank, text in enumerate(["▁", "h", "i", "hi", "▁hi", "<", "s", ">", "▁<"])),
+    ("<tool>", 0.0, USER_DEFINED),
+]
+
+
+def test_a_unigram_model_takes_the_best_sum(model_folder: Build) -> None:
+    tokenizer = load(import_folder(model_folder("tokenizer.model", model_bytes(UNIGRAM, {3: 1})), {}))
+    texts = [text for text, _, _ in UNIGRAM]
+
+    def pieces(text: str) -> list[str]:
+        return [texts[token] for token in tokenizer.encode(text)]
+
+    # "▁" and "hi" cost 1 + 4, "▁hi" costs 5: of equal sums the library takes one piece; "h" and "i" cost 2 + 3.
+    assert pieces("hi<tool>hii") in (["▁hi", "<tool>", "hi", "i"], ["▁", "hi", "<tool>", "hi", "i"])
+    assert pieces("\n") == ["▁", "<0x0A>"]
+    assert tokenizer.special_ids == {0, 1, 2}
+
+
+def test_control_tokens_and_bytes_in_text_stay_text(model_folder: Build) -> None:
+    tokenizer = load(import_folder(model_folder("tokenizer.model", model_bytes(UNIGRAM, {3: 1})), {}))
+    for text in ("<s>", "hi <s> hi", "<0x41>", "<unk></s>"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.special_ids.isdisjoint(ids) and tokenizer.decode(ids) == text
+    assert tokenizer.encode("<s>hi", special=True)[0] == 1
+
+
+def test_a_unigram_model_without_an_unknown_piece(model_folder: Build) -> None:
+    path = model_folder("tokenizer.model", model_bytes(UNIGRAM[1:], {3: 1}))
+    with pytest.raises(MalformedModelError, match=r"tokenizer\.model: a unigram model needs an unknown piece"):
+        load(import_folder(path, {}))
+
+
+def test_unused_pieces_of_a_unigram_model(model_folder: Build) -> None:
+    path = model_folder("tokenizer.model", model_bytes([*UNIGRAM, ("x", -1.0, UNUSED)], {3: 1}))
+    with pytest.raises(UnsupportedModelError, match="unused pieces"):
+        import_folder(path, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"xx", "its trie has 0 bytes"),
+        (struct.pack("<I", 400) + bytes(40), "its trie has 400 bytes"),
+        (struct.pack("<I", 6) + bytes(40), "its trie has 6 bytes"),
+        (struct.pack("<I", 0) + bytes(40), "its trie has 0 bytes"),
+    ],
+)
+def test_a_damaged_character_map(model_folder: Build, content: bytes, problem: str) -> None:
+    path = model_folder("tokenizer.model", model_bytes(normalizer={2: content}))
+    with pytest.raises(MalformedModelError, match=rf"tokenizer\.model: precompiled_charsmap .*{problem}"):
+        load(import_folder(path, {}))
+
+
+@given(st.binary(max_size=400), st.text(max_size=20))
+def test_a_character_map_of_any_bytes_maps_or_is_refused(units: bytes, text: str) -> None:
+    trie = units[: len(units) // 4 * 4]
+    try:
+        made = CharacterMap(struct.pack("<I", len(trie)) + trie + b"ab\0c\0", "tokenizer.model").apply(text)
+    except MalformedModelError as error:
+        assert "tokenizer.model: precompiled_charsmap" in str(error)
+    else:
+        assert len(made) <= 2 * len(text)
 
 
 @pytest.mark.parametrize(

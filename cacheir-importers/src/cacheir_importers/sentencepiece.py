@@ -1,21 +1,65 @@
-"""SentencePiece's BPE over scored pieces, through the tokenizers library.
+"""SentencePiece's BPE and unigram models over scored pieces, through the tokenizers library.
 
-SentencePiece joins the two neighbours whose joined piece has the best score, until none can be joined. With merges in
-the order of the scores of what they make, the library does the same.
-Source: SentencePiece's ``bpe_model.cc`` and the tokenizer.json files that were made from such models.
+BPE joins the two neighbours whose joined piece has the best score, until none can be joined. With merges in the order
+of the scores of what they make, the library does the same. A unigram model takes the pieces whose scores have the best
+sum.
+Source: SentencePiece's ``bpe_model.cc``, ``unigram_model.cc`` and ``normalizer.cc``, and the tokenizer.json files that
+were made from such models.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers
+from tokenizers import AddedToken, NormalizedString, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from cacheir.errors import MalformedModelError
+from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir_importers.byte_fallback import WORD_START, byte_token, piece_bytes
+from cacheir_importers.character_map import CharacterMap
 from cacheir_importers.library_tokenizer import LibraryTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRules:
+    """What is done to a text before it is split into pieces, in this order.
+
+    ``characters`` maps characters, ``one_space`` drops spaces at the ends and makes one of several, ``space_prefix``
+    puts a space before a text and before what follows a control token.
+    """
+
+    space_prefix: bool
+    one_space: bool = False
+    characters: CharacterMap | None = None
+
+    def normalizer(self) -> Any:
+        """The rules as the library takes them; a space becomes the mark of a word's start."""
+        steps: list[Any] = []
+        if self.characters is not None:
+            steps.append(normalizers.Normalizer.custom(_Mapped(self.characters)))
+        if self.one_space:
+            steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        if self.space_prefix:
+            steps.append(normalizers.Prepend(WORD_START))
+        return normalizers.Sequence([*steps, normalizers.Replace(" ", WORD_START)])
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A character map as a step of the library."""
+
+    characters: CharacterMap
+
+    def normalize(self, text: NormalizedString) -> None:
+        """Called by the library, which takes what becomes of ``text``."""
+        before = text.normalized
+        after = self.characters.apply(before)
+        if after != before:
+            text.clear()
+            text.append(after)
 
 
 def build_bpe(
@@ -26,25 +70,22 @@ def build_bpe(
     special: Sequence[int],
     added: Sequence[int],
     unknown: int | None,
-    space_prefix: bool,
+    rules: TextRules,
     place: str,
     prepare: Callable[[Tokenizer], None] = lambda library: None,
 ) -> LibraryTokenizer:
     """The tokenizer of ``tokens`` by id, whose ``pieces`` may be joined.
 
-    ``special`` are control tokens, ``added`` stand for their own text wherever it occurs. ``space_prefix`` puts a space
-    before a text and before what follows a control token. ``prepare`` may add tokens to the library's object. Raises
-    MalformedModelError, which begins with ``place``.
+    ``special`` are control tokens, ``added`` stand for their own text wherever it occurs. ``prepare`` may add tokens to
+    the library's object. Raises MalformedModelError, which begins with ``place``.
     """
-    merges = list(ordered_merges(tokens, scores, pieces, place))
-    vocabulary = unique_ids(tokens, place)
     return build_merged(
-        vocabulary,
-        merges,
+        unique_ids(tokens, place),
+        list(ordered_merges(tokens, scores, pieces, place)),
         special=special,
         added=added,
         unknown=unknown,
-        space_prefix=space_prefix,
+        rules=rules,
         place=place,
         prepare=prepare,
     )
@@ -57,28 +98,97 @@ def build_merged(
     special: Sequence[int],
     added: Sequence[int],
     unknown: int | None,
-    space_prefix: bool,
+    rules: TextRules,
     place: str,
     split: Any = None,
     prepare: Callable[[Tokenizer], None] = lambda library: None,
 ) -> LibraryTokenizer:
     """The tokenizer of a vocabulary whose merges are in order; ``split`` is a pre-tokenizer, None for whole texts."""
     texts = {token: text for text, token in vocabulary.items()}
-    falls_back = all(byte_token(byte) in vocabulary for byte in range(256))
-    try:
-        library = Tokenizer(
-            models.BPE(
-                vocabulary,
-                merges,
-                unk_token=None if unknown is None else texts[unknown],
-                fuse_unk=True,
-                byte_fallback=falls_back,
-            )
+    model = _library_model(
+        lambda: models.BPE(
+            vocabulary,
+            merges,
+            unk_token=None if unknown is None else texts[unknown],
+            fuse_unk=True,
+            byte_fallback=_falls_back(vocabulary),
+        ),
+        place,
+    )
+    return _finished(
+        model, vocabulary, special=special, added=added, unknown=unknown, rules=rules, split=split, prepare=prepare
+    )
+
+
+def build_unigram(
+    tokens: Sequence[str],
+    scores: Sequence[float],
+    *,
+    pieces: Collection[int],
+    special: Sequence[int],
+    added: Sequence[int],
+    unknown: int | None,
+    rules: TextRules,
+    place: str,
+    prepare: Callable[[Tokenizer], None] = lambda library: None,
+) -> LibraryTokenizer:
+    """As ``build_bpe``, for the pieces of a unigram model. The library would also find tokens that are no pieces
+    (``<s>``, ``<0x0A>``) in a text, so texts are cut behind the first character of each; a piece over such a cut is
+    not found, which costs no text its meaning.
+    """
+    vocabulary = unique_ids(tokens, place)
+    if unknown is None or not pieces or not all(map(math.isfinite, scores)):
+        raise MalformedModelError(
+            f"{place}: a unigram model needs an unknown piece, others, and scores that are finite"
         )
+    if rules.characters is not None:
+        mapped = [tokens[token] for token in added if rules.characters.apply(tokens[token]) != tokens[token]]
+        if mapped:
+            raise UnsupportedModelError(
+                f"{place}: the user-defined piece {mapped[0]!r} is changed by its character map"
+            )
+    # What an unknown character costs follows from the lowest score, so those of other tokens must not be lower.
+    lowest = min(scores[token] for token in pieces)
+    scored = [(text, scores[token] if token in pieces else lowest) for token, text in enumerate(tokens)]
+    model = _library_model(lambda: models.Unigram(scored, unk_id=unknown, byte_fallback=_falls_back(vocabulary)), place)
+    hidden = [text for token, text in enumerate(tokens) if token not in pieces and len(text) > 1]
+    cuts = "|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in hidden)
+    steps = [pre_tokenizers.Split(Regex(cuts), "merged_with_previous")] if cuts else []
+    if added:
+        whole = "|".join(re.escape(tokens[token]) for token in sorted(added, key=lambda token: -len(tokens[token])))
+        steps.append(pre_tokenizers.Split(Regex(whole), "isolated"))
+    split = pre_tokenizers.Sequence(steps) if steps else None
+    return _finished(
+        model, vocabulary, special=special, added=(), unknown=unknown, rules=rules, split=split, prepare=prepare
+    )
+
+
+def _falls_back(vocabulary: Collection[str]) -> bool:
+    """Whether a character that no piece holds is written as its bytes."""
+    return all(byte_token(byte) in vocabulary for byte in range(256))
+
+
+def _library_model(make: Callable[[], Any], place: str) -> Any:
+    try:
+        return make()
     except Exception as error:  # the library raises nothing narrower
         raise MalformedModelError(f"{place}: the tokenizers library refuses the vocabulary: {error}") from error
-    steps: list[Any] = [normalizers.Prepend(WORD_START)] if space_prefix else []
-    library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", WORD_START)])
+
+
+def _finished(
+    model: Any,
+    vocabulary: dict[str, int],
+    *,
+    special: Sequence[int],
+    added: Sequence[int],
+    unknown: int | None,
+    rules: TextRules,
+    split: Any,
+    prepare: Callable[[Tokenizer], None],
+) -> LibraryTokenizer:
+    texts = {token: text for text, token in vocabulary.items()}
+    library = Tokenizer(model)
+    library.normalizer = rules.normalizer()
     if split is not None:
         library.pre_tokenizer = split
     library.add_special_tokens([AddedToken(texts[token], special=True, normalized=False) for token in special])
@@ -90,10 +200,10 @@ def build_merged(
         vocab_size=max([*texts, *beside]) + 1,
         literal={token: added_token.content for token, added_token in beside.items()},
         control=[token for token, added_token in beside.items() if added_token.special],
-        to_bytes=piece_bytes(byte_fallback=falls_back),
+        to_bytes=piece_bytes(byte_fallback=_falls_back(vocabulary)),
         from_byte=byte_token,
         unknown=unknown,
-        strips_leading_space=space_prefix,
+        strips_leading_space=rules.space_prefix,
     )
 
 

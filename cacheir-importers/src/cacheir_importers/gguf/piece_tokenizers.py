@@ -11,7 +11,7 @@ from cacheir.errors import MalformedModelError
 from cacheir.models.imported import TokenizerSource
 from cacheir_importers.byte_fallback import WORD_START, byte_token, piece_bytes
 from cacheir_importers.library_tokenizer import LibraryTokenizer
-from cacheir_importers.sentencepiece import build_bpe, build_merged, unique_ids
+from cacheir_importers.sentencepiece import TextRules, build_bpe, build_merged, unique_ids
 
 _TOKENS = "tokenizer.ggml.tokens"
 _CONTINUES = "##"
@@ -25,7 +25,8 @@ def load_sentencepiece(source: TokenizerSource) -> LibraryTokenizer:
     MalformedModelError where its arrays make none.
     """
     data: Mapping[str, Any] = source.data
-    common = {key: data[key] for key in ("special", "added", "unknown", "space_prefix")}
+    common = {key: data[key] for key in ("special", "added", "unknown")}
+    common["rules"] = TextRules(space_prefix=data["space_prefix"])
     if "scores" in data:
         return build_bpe(data["tokens"], data["scores"], pieces=data["pieces"], place=_TOKENS, **common)
     split = pre_tokenizers.Split(Regex(_LINES), "isolated")

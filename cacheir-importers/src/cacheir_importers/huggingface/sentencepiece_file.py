@@ -33,7 +33,7 @@ class SentencePieceModel:
     one_space: bool  # runs of spaces become one, and those at the ends go
     space_suffix: bool  # a space belongs to the word before it
     escapes_spaces: bool
-    maps_characters: bool
+    character_map: bytes  # empty for none; see ``cacheir_importers.character_map``
     begin: int  # ids of the control tokens at the ends of a text, -1 for none
     end: int
 
@@ -58,7 +58,7 @@ def parse_model(content: bytes, place: str) -> SentencePieceModel:
         space_prefix=bool(normalizer.get(_DUMMY_PREFIX, 1)),
         one_space=bool(normalizer.get(_ONE_SPACE, 1)),
         escapes_spaces=bool(normalizer.get(_ESCAPE, 1)),
-        maps_characters=bool(normalizer.get(_CHARACTER_MAP, b"")),
+        character_map=_bytes(normalizer.get(_CHARACTER_MAP, b""), place),
         space_suffix=bool(trainer.get(_SUFFIX, 0)),
         begin=_signed(trainer.get(_BEGIN, 1)),
         end=_signed(trainer.get(_END, 2)),
