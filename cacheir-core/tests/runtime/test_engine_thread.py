@@ -73,6 +73,7 @@ def test_refusals_are_raised_at_the_caller_and_a_batch_is_taken_whole_or_not_at_
         asker.start()
         gate.set()
         asker.join(20)
+        assert not any(listener.events for listener in listeners)
         assert isinstance(refused[0], QueueFull)
         assert first.ended.wait(20)
         thread.submit_all(batch[:3])

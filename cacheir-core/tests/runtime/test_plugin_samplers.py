@@ -115,7 +115,7 @@ def test_a_wrong_one_is_named(fake: Any, installation: Any, name: str, words: st
 
 
 def test_a_masked_id_may_not_be_picked(installation: Any) -> None:
-    from cacheir.runtime.host_sampling import sample_by_plugin
+    from cacheir.runtime.host_sampling import pick_on_host, sample_by_plugin
     from cacheir.runtime.vocabulary_mask import packed_mask
 
     mask, logits = packed_mask([2, 5], 8), np.arange(8, dtype=np.float32)
@@ -127,5 +127,6 @@ def test_a_masked_id_may_not_be_picked(installation: Any) -> None:
     assert bad is not None
     with pytest.raises(PluginError, match="picked id 0"):
         sample_by_plugin(logits, bad, 3, mask)
-    token, error = sample_by_plugin(np.full(8, np.nan, np.float32), good, 3, None)
+    bad_logits = np.full(8, np.nan, np.float32)
+    token, error = pick_on_host(bad_logits, SamplingParams(sampler="second_best"), [1, 2, 3, 4], 0, None, sampler=good)
     assert token is None and "after position 3 are not finite" in str(error)

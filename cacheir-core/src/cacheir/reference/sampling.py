@@ -8,8 +8,10 @@ For one row, in this order:
 4. ``top_k`` keeps the k largest z, of equals those with the lowest ids; 0 keeps all.
 5. ``top_p`` puts the survivors in order of falling z, rising id, and keeps a token while the weight before it is less
    than ``top_p`` of their whole weight: the fewest tokens that reach that share, at least one. 1 keeps all.
-6. ``min_p`` keeps the tokens whose weight is at least ``min_p`` of the largest; 0 keeps all.
-7. Each survivor v gets the noise of word v of the row's Philox stream (``cacheir.reference.philox``), and the largest
+6. ``typical_p`` does the same in the order of how far -log(weight share) lies from the entropy of the survivors,
+   the nearest first (Meister et al., arXiv 2202.00666). 1 keeps all.
+7. ``min_p`` keeps the tokens whose weight is at least ``min_p`` of the largest that is left; 0 keeps all.
+8. Each survivor v gets the noise of word v of the row's Philox stream (``cacheir.reference.philox``), and the largest
    z + noise wins, the lowest id of equals. A token's noise depends on seed, position, draw and its id alone, so filters
    and neighbours never change it.
 
@@ -74,6 +76,7 @@ def sample_row(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    typical_p: float = 1.0,
     seed: int = 0,
     position: int = 0,
     draw: int = 0,
@@ -90,21 +93,26 @@ def sample_row(
         return best
     with np.errstate(over="ignore"):
         z = (logits - largest) / np.float32(temperature)
-    ids = survivors(z, top_k=top_k, top_p=top_p, min_p=min_p)
+    ids = survivors(z, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p)
     noise = gumbel(words(seed, position, draw, ids))
     return int(ids[(z[ids] + noise).argmax()])
 
 
-def survivors(z: F32, *, top_k: int, top_p: float, min_p: float) -> NDArray[np.int64]:
+def survivors(
+    z: F32, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, typical_p: float = 1.0
+) -> NDArray[np.int64]:
     """Ids, rising, of the tokens that the filters keep; ``z`` [V] is at most 0 and 0 for the likeliest token."""
     ids = np.flatnonzero(z > -np.inf)
     if 0 < top_k < len(ids):
         ids = _largest(z, ids, top_k)
     if top_p < 1:
         ids = _fewest_that_reach(z, ids, max(top_p, 0.0))
+    if typical_p < 1:
+        ids = _most_typical(z, ids, max(typical_p, 0.0))
     if min_p > 0:
-        # 1 is the largest weight, so at least one token stays.
-        ids = ids[np.exp(z[ids].astype(np.float64)) >= min(min_p, 1.0)]
+        # Of the largest weight that is left, so at least one token stays.
+        wide = z[ids].astype(np.float64)
+        ids = ids[np.exp(wide - wide.max()) >= min(min_p, 1.0)]
     return ids
 
 
@@ -131,6 +139,18 @@ def _fewest_that_reach(z: F32, ids: NDArray[np.int64], share: float) -> NDArray[
     keep = np.cumsum(weight) - weight < share * total
     keep[0] = True
     return np.sort(order[keep])
+
+
+def _most_typical(z: F32, ids: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    wide = z[ids].astype(np.float64)
+    weight = np.exp(wide)
+    total = weight.sum()
+    logs = wide - np.log(total)
+    entropy = -(np.exp(logs) * logs).sum()
+    order = np.argsort(np.abs(-logs - entropy), kind="stable")
+    keep = np.cumsum(weight[order]) - weight[order] < share * total
+    keep[0] = True
+    return np.sort(ids[order[keep]])
 
 
 def _largest(z: F32, ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:

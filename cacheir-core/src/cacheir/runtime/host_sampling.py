@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cacheir.errors import CacheIRError, PluginError
 from cacheir.plugins.ref import resolve
@@ -40,29 +40,72 @@ def open_sampler(params: SamplingParams, installation: Installation) -> HostSamp
         raise PluginError(f"sampler {spec.name!r} raised {type(error).__name__}: {error}") from error
 
 
+class LogitsStage(Protocol):
+    """What stands between the logits of one request and its next token: a grammar, or a plugin's processor.
+
+    ``process`` gives logits f32 [V] for those after ``ids``, its argument or others; ``-inf`` bars a token. ``accept``
+    is told each token that was taken, in order.
+    """
+
+    def process(self, ids: Sequence[int], logits: np.ndarray) -> np.ndarray: ...
+
+    def accept(self, token: int) -> None: ...
+
+
+def pick_on_host(
+    logits: np.ndarray,
+    sampling: SamplingParams,
+    ids: Sequence[int],
+    draw: int,
+    mask: np.ndarray | None,
+    *,
+    sampler: HostSampler | None = None,
+    stages: Sequence[LogitsStage] = (),
+) -> tuple[int | None, str | None]:
+    """The token after ``ids``, of which ``draw`` are the answer's, or the sentence that says why there is none.
+
+    ``logits`` f32 [V] are the model's. In this order: they must be finite; penalties, biases and bars of ``sampling``
+    (``reference/penalties.py``); the stages; then core's rule or a plugin's ``sampler`` (``PluginError`` where that or
+    a stage fails).
+    """
+    position = len(ids) - 1
+    if fault := _not_finite(logits, position):
+        return None, fault
+    seen = _adjusted(logits, sampling, ids, draw) if sampling.adjusts else logits
+    for stage in stages:
+        seen = _processed(stage, ids, seen)
+    if sampler is not None:
+        token, error = sample_by_plugin(seen, sampler, position, mask)
+    else:
+        token, error = sample_on_host(seen, sampling, position, draw, mask)
+    if token is not None:
+        for stage in stages:
+            stage.accept(token)
+    return token, error
+
+
 def sample_on_host(
     logits: np.ndarray, sampling: SamplingParams, position: int, draw: int, mask: np.ndarray | None
 ) -> tuple[int | None, str | None]:
-    """The token for ``logits`` f32 [V], or the sentence that says why there is none.
+    """The token for ``logits`` f32 [V] by core's rule, or the sentence that says why there is none.
 
     ``position`` is that of the last token fed, as in every executor, so that both ways draw the same numbers.
     """
     from cacheir.reference.sampling import NO_TOKEN, allowed_tokens, sample_row
 
-    if fault := _not_finite(logits, position):
-        return None, fault
     token = sample_row(
         logits,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
+        typical_p=sampling.typical_p,
         seed=sampling.seed or 0,
         position=position,
         draw=draw,
         allowed=None if mask is None else allowed_tokens(mask, len(logits)),
     )
-    return (None, "the mask allows no token") if token == NO_TOKEN else (token, None)
+    return (None, f"no token may follow position {position}") if token == NO_TOKEN else (token, None)
 
 
 def sample_by_plugin(
@@ -76,8 +119,6 @@ def sample_by_plugin(
 
     from cacheir.reference.sampling import allowed_tokens
 
-    if fault := _not_finite(logits, position):
-        return None, fault
     seen = logits[None].astype(np.float32)  # a copy: the sampler may write into it
     if mask is not None:
         seen[0, ~allowed_tokens(mask, len(logits))] = -np.inf
@@ -98,8 +139,41 @@ def sample_by_plugin(
     return token, None
 
 
+def _adjusted(logits: np.ndarray, sampling: SamplingParams, ids: Sequence[int], draw: int) -> np.ndarray:
+    from cacheir.reference.penalties import penalised
+
+    prompt = len(ids) - draw
+    return penalised(
+        logits,
+        prompt=ids[:prompt],
+        answer=ids[prompt:],
+        repetition=sampling.repetition_penalty,
+        presence=sampling.presence_penalty,
+        frequency=sampling.frequency_penalty,
+        bias=dict(sampling.logit_bias),
+        allowed=sampling.allowed_ids,
+        barred=sampling.stop_ids if draw < sampling.min_tokens else (),
+    )
+
+
+def _processed(stage: LogitsStage, ids: Sequence[int], logits: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    try:
+        made = np.asarray(stage.process(tuple(ids), logits.astype(np.float32)))
+    except CacheIRError:
+        raise
+    except Exception as error:
+        raise PluginError(f"logits processor {type(stage).__name__} raised {type(error).__name__}: {error}") from error
+    if made.shape != logits.shape or made.dtype.kind != "f":
+        raise PluginError(
+            f"logits processor {type(stage).__name__} gave {made.dtype}{list(made.shape)} for f32 {list(logits.shape)}"
+        )
+    return made
+
+
 def _not_finite(logits: np.ndarray, position: int) -> str:
-    """The sentence about logits that are no numbers, "" for sound ones."""
+    """The sentence about a model's logits that are no numbers, "" for sound ones."""
     import numpy as np
 
     sound = np.isfinite(logits)

@@ -140,6 +140,11 @@ def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
         raise UsageError(
             f"{path} was compiled with kernels that may round", hint="compile the model again with --precise"
         )
+    if wanted.quant:
+        raise UsageError(
+            f"{path} is an artifact, whose weights are what they are",
+            hint=f"compile the model again with --quant {wanted.quant}",
+        )
     if wanted.max_seq and wanted.max_seq != card.max_seq:
         raise UsageError(
             f"{path} was compiled for {card.max_seq} positions, not {wanted.max_seq}",

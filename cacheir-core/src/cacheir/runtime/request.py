@@ -56,6 +56,10 @@ def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -
             hint="give a prompt of at least one token",
         )
     check_length(prompt_tokens, limits.max_seq)
+    for name, ids in (("logit_bias", [i for i, _ in sampling.logit_bias]), ("allowed_ids", sampling.allowed_ids or ())):
+        bad = next((token for token in ids if token >= limits.vocab_size), None)
+        if bad is not None:
+            raise RequestError(f"{name} names token id {bad}; this model has 0 to {limits.vocab_size - 1}")
     room = limits.max_seq - prompt_tokens
     endings = () if sampling.ignore_eos else limits.eos_ids
     return replace(

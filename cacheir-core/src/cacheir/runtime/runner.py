@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
 from cacheir.runtime.executor import Executor, Row, RowOutput, Step
-from cacheir.runtime.host_sampling import HostSampler, sample_by_plugin, sample_on_host
+from cacheir.runtime.host_sampling import HostSampler, pick_on_host
 from cacheir.runtime.kv_space import KVSpace
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.sequence import Sequence as TokenSequence
@@ -141,9 +141,12 @@ class Runner:
 
     def _wish(self, item: Work) -> Wish:
         length = len(item.sequence.ids)
-        ahead = item.ahead if self._may_run_ahead and item.sampler is None else 1
+        ahead = item.ahead if self._may_run_ahead and not self._on_host(item) else 1
         ahead = min([ahead, *(switch - length + 1 for switch in self.switches if switch >= length)])
         return Wish(pending=item.sequence.pending, want=item.want, ahead=ahead)
+
+    def _on_host(self, item: Work) -> bool:
+        return not self._samples or (item.sampling is not None and item.sampling.on_host)
 
     def _within_free_pages(self, work: Sequence[Work], plan: StepPlan) -> StepPlan:
         """``plan`` with no more steps ahead than there are free pages for; every row may need some of its own."""
@@ -165,8 +168,7 @@ class Runner:
         sequence = item.sequence
         start = sequence.cached
         sequence.tables = self.kv.reserve(sequence.tables, start, start + part.tokens + ahead - 1)
-        on_host = not self._samples or item.sampler is not None
-        want = "logits" if part.want == "token" and on_host else part.want
+        want = "logits" if part.want == "token" and self._on_host(item) else part.want
         # Slots are numbered anew, so what a slot remembers is another request's.
         sampling = item.sampling or _GREEDY
         return Row(
@@ -257,12 +259,10 @@ class Runner:
         if item.want == "token" and result.token is not None:
             outcome.tokens.append(result.token)
         elif item.want == "token" and outcome.logits is not None:
-            last = row.position + len(row.tokens) - 1
-            if item.sampler is not None:
-                token, outcome.error = sample_by_plugin(outcome.logits, item.sampler, last, self.mask)
-            else:
-                sampling = item.sampling or _GREEDY
-                token, outcome.error = sample_on_host(outcome.logits, sampling, last, item.draw, self.mask)
+            sampling, ids = item.sampling or _GREEDY, item.sequence.ids
+            token, outcome.error = pick_on_host(
+                outcome.logits, sampling, ids, item.draw, self.mask, sampler=item.sampler
+            )
             outcome.tokens += [] if token is None else [token]
         elif item.want == "token":
             outcome.error = "the executor gave neither a token nor logits for a row that wants a token"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 100
+MAX_REPETITION_PENALTY = 100.0
+MAX_BIASES = 1024
 MAX_TOP_K = 2**31 - 1  # more than any vocabulary; executors count tokens in i32
 
 # Below this a temperature cannot be told from 0 in float32 once logits are divided by it.
@@ -31,6 +34,10 @@ class SamplingParams:
     ordinary tokens, ``stop_ids`` still count. ``sampler`` names a plugin's ``SamplerSpec``, which then picks the tokens
     on the host in place of core's rule; what it makes of the other fields is its own. ``logprobs`` asks for the
     logarithm of each token's probability and for that many of the likeliest tokens, before filters; None for none.
+
+    The rest is done on the host (``on_host``), as ``reference/penalties.py`` defines it: ``typical_p`` 1 is off,
+    ``repetition_penalty`` 1, the others 0; ``logit_bias`` are pairs of an id and what is added to its logit (a mapping
+    is taken too); of ``allowed_ids`` one is picked, None allows all; an ending token is barred before ``min_tokens``.
     """
 
     temperature: float = 0.0
@@ -44,6 +51,13 @@ class SamplingParams:
     ignore_eos: bool = False
     sampler: str = ""
     logprobs: int | None = None
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_ids: tuple[int, ...] | None = None
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)
@@ -56,9 +70,19 @@ class SamplingParams:
             _check_integer("max_tokens", self.max_tokens, 1, None)
         object.__setattr__(self, "top_k", min(self.top_k, MAX_TOP_K))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
-        object.__setattr__(self, "stop_ids", _stop_ids(self.stop_ids))
+        object.__setattr__(self, "stop_ids", _ids("stop_ids", self.stop_ids))
         if not isinstance(self.ignore_eos, bool):
             raise RequestError(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
+        _check_number("typical_p", self.typical_p, 0.0, 1.0, zero=False)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, zero=False)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+        if self.allowed_ids is not None:
+            object.__setattr__(self, "allowed_ids", _ids("allowed_ids", self.allowed_ids))
+            if not self.allowed_ids:
+                raise RequestError("allowed_ids is empty, so no token could be picked")
         if self.logprobs is not None:
             _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.sampler, str):
@@ -72,7 +96,16 @@ class SamplingParams:
     @property
     def on_host(self) -> bool:
         """Whether tokens are picked from logits on the host, since no head of an executor gives what is asked."""
-        return self.logprobs is not None or bool(self.sampler)
+        return self.logprobs is not None or bool(self.sampler) or self.typical_p < 1 or self.adjusts
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before they are sampled."""
+        return (
+            self.repetition_penalty != 1
+            or bool(self.presence_penalty or self.frequency_penalty or self.logit_bias or self.min_tokens)
+            or self.allowed_ids is not None
+        )
 
 
 def _check_temperature(value: Any) -> None:
@@ -113,10 +146,22 @@ def _stop_strings(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(strings))
 
 
-def _stop_ids(value: Any) -> tuple[int, ...]:
-    for index, token in enumerate(_sequence("stop_ids", value)):
-        _check_integer(f"stop_ids[{index}]", token, 0, 2**31 - 1)
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    for index, token in enumerate(_sequence(name, value)):
+        _check_integer(f"{name}[{index}]", token, 0, 2**31 - 1)
     return tuple(sorted(set(value)))
+
+
+def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else _sequence("logit_bias", value)
+    if len(pairs) > MAX_BIASES:
+        raise RequestError(f"logit_bias has {len(pairs)} entries, more than the {MAX_BIASES} allowed")
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise RequestError(f"logit_bias must map token ids to numbers, and {pair!r} is no such pair")
+        _check_integer("logit_bias", pair[0], 0, 2**31 - 1)
+        _check_number(f"logit_bias[{pair[0]}]", pair[1], -100.0, 100.0)
+    return tuple(sorted({token: float(amount) for token, amount in pairs}.items()))
 
 
 def _sequence(name: str, value: Any) -> tuple[Any, ...]:

@@ -82,7 +82,7 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> N
     else:
         token, error, logprobs = output.token, None, None
         if entry.on_host and output.logits is not None:
-            token, error, logprobs = pick_token(entry, output.logits[-1], sequence.cached - 1, state.mask)
+            token, error, logprobs = pick_token(entry, output.logits[-1], state.mask)
         if token is None:
             end(state, entry, "error", now, error=error or "the executor gave no token for a row that wants one")
         elif state.mask is not None and not allows(state.mask, token):

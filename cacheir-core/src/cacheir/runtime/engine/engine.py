@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cacheir.errors import CacheIRError, RequestError, RequestTooLong, UsageError
+from cacheir.errors import CacheIRError, QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AHEAD_SECONDS
 from cacheir.runtime.engine import apply_step
@@ -20,7 +20,9 @@ from cacheir.runtime.engine.queue_limits import check_room
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.engine.step_data import step_of
 from cacheir.runtime.executor import RowOutput, Step
+from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.open_model import OpenModel
+from cacheir.runtime.request import check_length
 
 Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
 
@@ -83,30 +85,38 @@ class Engine:
 
     def submit(self, job: Job, sink: Sink) -> None:
         """Queues ``job``; its events go to ``sink``. ``QueueFull``, or ``RequestTooLong`` for one that never fits."""
+        self.submit_all([(job, sink)])
+
+    def submit_all(self, jobs: Sequence[tuple[Job, Sink]]) -> None:
+        """Queues all of ``jobs``, or raises as ``submit`` and takes none."""
         state = self.state
-        if job.id in state.by_job:
-            raise RequestError(f"there is already a request {job.id!r}", hint="give every request an id of its own")
-        if len(job.ids) >= self._model.limits.max_seq:
-            raise RequestTooLong(
-                f"the prompt has {len(job.ids)} tokens and the context holds {self._model.limits.max_seq}, of which "
-                "the answer needs at least one",
-                hint="shorten the prompt, or open the model with a larger max_seq or more kv_tokens",
-            )
+        ids: set[str] = set()
+        for job, _ in jobs:
+            if job.id in state.by_job or job.id in ids:
+                raise RequestError(f"there is already a request {job.id!r}", hint="give every request an id of its own")
+            ids.add(job.id)
+            check_length(len(job.ids), self._model.limits.max_seq)
+        samplers = [self._model.make_sampler(job.sampling) for job, _ in jobs]
+        try:
+            check_room(state, [job for job, _ in jobs if job.duplicate_key not in state.by_key])
+        except QueueFull:
+            state.counters.refused["queue"] += len(jobs)
+            raise
+        for (job, sink), sampler in zip(jobs, samplers):
+            self._take(job, sink, sampler)
+
+    def _take(self, job: Job, sink: Sink, sampler: HostSampler | None) -> None:
+        state = self.state
         listener = Listener(job=job, sink=sink, arrived=self._clock())
         twin = state.by_key.get(job.duplicate_key) if job.duplicate_key is not None else None
         if twin is not None:
             apply_step.take_twin(state, twin, listener)
             return
-        try:
-            check_room(state, job)
-        except CacheIRError:
-            state.counters.refused["queue"] += 1
-            raise
         encoder = self._model.encoder
         answer = Answer(self._model.tokenizer, job.sampling, at_start=encoder.at_start(job.ids))
         on_host = not self._samples or bool(job.stages) or job.sampling.on_host or job.prompt_logprobs is not None
         entry = apply_step.new_entry(state, listener, answer, self._arrivals, on_host=on_host)
-        entry.sampler = self._model.make_sampler(job.sampling)
+        entry.sampler = sampler
         self._arrivals += 1
         apply_step.take_in(state, entry)
 

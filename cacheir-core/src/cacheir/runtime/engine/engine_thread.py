@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -52,21 +52,9 @@ class EngineThread:
         """As ``Engine.submit``. ``sink`` is called from the engine's thread and must not block."""
         self.call(lambda engine: engine.submit(job, sink))
 
-    def submit_all(self, jobs: list[tuple[Job, Sink]]) -> None:
+    def submit_all(self, jobs: Sequence[tuple[Job, Sink]]) -> None:
         """All of them, or none where one is refused."""
-
-        def take(engine: Engine) -> None:
-            taken: list[str] = []
-            try:
-                for job, sink in jobs:
-                    engine.submit(job, sink)
-                    taken.append(job.id)
-            except BaseException:
-                for job_id in taken:
-                    engine.cancel(job_id)
-                raise
-
-        self.call(take)
+        self.call(lambda engine: engine.submit_all(jobs))
 
     def cancel(self, job_id: str) -> None:
         """Ends a job with ``cancelled`` before the next step; does not wait for it."""

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cacheir.errors import PluginError
+from cacheir.errors import CacheIRError
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.job import TokenLogprobs
-from cacheir.runtime.host_sampling import sample_by_plugin, sample_on_host
+from cacheir.runtime.host_sampling import pick_on_host
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 def pick_token(
-    entry: Entry, logits: np.ndarray, position: int, mask: np.ndarray | None
+    entry: Entry, logits: np.ndarray, mask: np.ndarray | None
 ) -> tuple[int | None, str | None, TokenLogprobs | None]:
-    """Token, error and logprobs for ``logits`` f32 [V], which come out of the token at ``position``.
+    """Token, error and logprobs for ``logits`` f32 [V], which come out of the entry's last token.
 
     The logprobs are those of the model's own distribution, before stages and filters.
     """
-    sampling, ids = entry.job.sampling, tuple(entry.sequence.ids)
-    seen = logits
-    for stage in entry.job.stages:
-        seen = stage.process(ids, seen)
+    job = entry.job
     try:
-        if entry.sampler is not None:
-            token, error = sample_by_plugin(seen, entry.sampler, position, mask)
-        else:
-            token, error = sample_on_host(seen, sampling, position, entry.answer.sampled, mask)
-    except PluginError as fault:  # a plugin's sampler costs its own request, and no other
-        token, error = None, str(fault)
-    if token is None:
-        return None, error, None
-    for stage in entry.job.stages:
-        stage.accept(token)
-    wanted = sampling.logprobs
-    return token, None, None if wanted is None else token_logprobs(logits, token, wanted)
+        token, error = pick_on_host(
+            logits,
+            job.sampling,
+            entry.sequence.ids,
+            entry.answer.sampled,
+            mask,
+            sampler=entry.sampler,
+            stages=job.stages,
+        )
+    except CacheIRError as fault:  # a plugin's sampler or processor costs its own request, and no other
+        return None, str(fault), None
+    wanted = job.sampling.logprobs
+    if token is None or wanted is None:
+        return token, error, None
+    return token, None, token_logprobs(logits, token, wanted)
 
 
 def token_logprobs(logits: np.ndarray, token: int, top: int) -> TokenLogprobs:

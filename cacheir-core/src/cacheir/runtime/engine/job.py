@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from cacheir.runtime.host_sampling import LogitsStage
     from cacheir.runtime.sampling import SamplingParams
 
 # How a request can end. "error" comes with a sentence; the others are what was asked for.
 OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
-
-
-class LogitsStage(Protocol):
-    """What stands between the logits of one request and its next token: a grammar, or a plugin's processor.
-
-    ``process`` may change the logits f32 [V] in place or give others; ``-inf`` bars a token. ``accept`` is told each
-    token that was taken, in order.
-    """
-
-    def process(self, ids: tuple[int, ...], logits: np.ndarray) -> np.ndarray: ...
-
-    def accept(self, token: int) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
