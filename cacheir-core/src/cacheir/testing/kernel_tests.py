@@ -7,9 +7,11 @@ class TestKernels(KernelTests):
 from __future__ import annotations
 
 import copy
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +25,7 @@ from cacheir.plugins import KernelSpec, resolve
 from cacheir.plugins.installation import Installation
 from cacheir.reference.bf16 import from_bf16
 from cacheir.reference.interpreter import Interpreter
+from cacheir.schedule.plan_memory import takes_the_same
 from cacheir.testing.arrays import example_op, random_operands
 from cacheir.testing.hosts import plugin_host
 
@@ -78,7 +81,7 @@ class KernelTests:
 
     def cases(self) -> Iterator[Case]:
         """Every kernel on every example of its op whose element type it declares."""
-        installation = self._installation()
+        installation = self._installation
         for kernel in installation.kernels:
             definition = installation.ops[kernel.op]
             for number, (types, attrs) in enumerate(resolve(definition.examples)() if definition.examples else ()):
@@ -91,7 +94,7 @@ class KernelTests:
     def test_every_kernel_takes_an_example(self) -> None:
         """A kernel that refuses all examples of its op would never be tried."""
         taken = {case.kernel.name for case in self.cases() if case.refusal is None}
-        idle = sorted({kernel.name for kernel in self._installation().kernels} - taken)
+        idle = sorted({kernel.name for kernel in self._installation.kernels} - taken)
         assert not idle, f"{', '.join(idle)} take no example of their op: give the op's `examples` one that they take"
 
     def test_equals_the_definition(self, accepted: Case) -> None:
@@ -119,16 +122,15 @@ class KernelTests:
         assert not changed, f"{accepted}: changes its operands {', '.join(changed)}: copy before writing"
 
     def test_in_place_gives_the_same(self, accepted: Case) -> None:
-        """A kernel that says ``in_place`` may get an operand's buffer as ``out``."""
-        if not accepted.kernel.in_place:
-            return
-        for number, value in enumerate(accepted.op.operands):
-            if value.type == accepted.op.results[0].type:
-                run = self._run(accepted, reuse=number)
-                tolerance = self.tolerance(accepted.kernel, run.dtypes[0])
-                _assert_close(
-                    accepted, f"out in place of {value}", run.found[0], run.expected[0], run.dtypes[0], tolerance
-                )
+        """A kernel that says ``in_place`` may get operands' buffers as ``out``, each for one of its results."""
+        for reuse in _reuses(accepted):
+            run = self._run(accepted, reuse=reuse)
+            taken = ", ".join(
+                f"{accepted.op.results[result]} in place of {accepted.op.operands[operand]}"
+                for result, operand in reuse.items()
+            )
+            for found, expected, dtype in zip(run.found, run.expected, run.dtypes):
+                _assert_close(accepted, taken, found, expected, dtype, self.tolerance(accepted.kernel, dtype))
 
     def test_a_refusal_is_a_sentence(self, refused: Case) -> None:
         """``explain`` shows it to people."""
@@ -137,22 +139,26 @@ class KernelTests:
             f"{refused}: refuses with {reason!r}: return None to accept, or the reason in words on one line"
         )
 
+    @cached_property
     def _installation(self) -> Installation:
         return plugin_host(self.plugin)
 
-    def _run(self, case: Case, reuse: int | None = None, nan: bool = False) -> _Run:
-        """Call the kernel once, on data that depends on the case alone; ``nan`` puts a NaN into the first operand."""
+    def _run(self, case: Case, reuse: Mapping[int, int] | None = None, nan: bool = False) -> _Run:
+        """Call the kernel once, on data that depends on the case alone; ``nan`` puts a NaN into the first operand.
+
+        ``reuse`` gives results, by number, the buffers of operands.
+        """
         rng = np.random.default_rng(zlib.crc32(str(case).encode()))
-        operands = random_operands(rng, case.op, self._installation().quant_formats.by_name())
+        operands = random_operands(rng, case.op, self._installation.quant_formats.by_name())
         if nan and operands[0].size:
             operands[0].flat[-1] = 0x7FC0 if operands[0].dtype == np.uint16 else np.nan  # bf16 is its bits
-        expected = _meaning(self._installation().ops.by_name(), case.op, copy.deepcopy(operands))
+        expected = _meaning(self._installation.ops.by_name(), case.op, copy.deepcopy(operands))
         given = self.prepare(case.kernel, case.op, operands)
         before = [_snapshot(self, operand) for operand in given]
         outs = [_guarded(value.type) for value in case.op.results if isinstance(value.type, TensorType)]
         targets = [out for out, _ in outs]
-        if reuse is not None:
-            targets[0] = given[reuse]
+        for result, number in (reuse or {}).items():
+            targets[result] = given[number].reshape(targets[result].shape)
         attrs = dict(case.op.attrs)
         function = resolve(case.kernel.entry)
         if case.kernel.writes_out:
@@ -200,6 +206,21 @@ def _declared(kernel: KernelSpec, types: Sequence[Type]) -> bool:
     batched = next((type_ for type_ in types if isinstance(type_, TensorType)), None)
     rows = batched.shape[0].constant if batched is not None and batched.shape else 0
     return kernel.min_rows <= rows and (not kernel.max_rows or rows <= kernel.max_rows)
+
+
+def _reuses(case: Case) -> Iterator[Mapping[int, int]]:
+    """Every way in which results may take over operands' buffers: result number -> operand number."""
+    kernel, op = case.kernel, case.op
+    if not kernel.in_place:
+        return
+    over = kernel.in_place_over or range(len(op.operands))
+    hosts: list[list[int | None]] = [
+        [None, *(n for n in over if takes_the_same(op.name, op.operands[n].type, value.type))] for value in op.results
+    ]
+    for chosen in itertools.product(*hosts):
+        taken = [number for number in chosen if number is not None]
+        if taken and len(set(taken)) == len(taken):
+            yield {result: number for result, number in enumerate(chosen) if number is not None}
 
 
 def _meaning(ops: Mapping[str, OpDef], op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
