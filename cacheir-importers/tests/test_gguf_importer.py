@@ -321,6 +321,8 @@ def test_b18_ends_of_a_text(gguf_file: Build) -> None:
     assert any("<|im_end|> ends a text by its name" in note for note in model.notes)
     model = import_gguf(gguf_file({"tokenizer.ggml.eos_token_id": 9999}), {})
     assert any("eos_token_id 9999 is outside the vocabulary of 263" in note for note in model.notes)
+    model = import_gguf(gguf_file({"tokenizer.ggml.add_eos_token": True}), {})
+    assert any("add_eos_token = true" in note and "prompts do not get" in note for note in model.notes)
 
 
 def test_bos_and_the_chat_template(gguf_file: Build) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 from family_models import transformers_oracle
 from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
 
 from cacheir import Runtime
+from cacheir.cli.inspect import app
 from cacheir.compile import compile_model
 from cacheir.errors import MalformedModelError, UnsupportedModelError
 from cacheir.models.decoder_spec import DecoderSpec
@@ -203,11 +206,29 @@ def test_b17_fields_of_other_families_stop_the_import(family: str, key: str, val
         decoder(family, **{key: value})
 
 
-def test_a_distilled_qwen_says_its_name_and_its_architecture(tmp_path: Path) -> None:
-    changes = {"_name_or_path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"}
-    write_tiny(tmp_path / "model", family="qwen2", changes=changes)
-    card = compile_model(tmp_path / "model", output=tmp_path / "artifact").card
-    assert (card.model.name, card.model.label) == ("DeepSeek-R1-Distill-Qwen-1.5B", "Qwen2ForCausalLM")
+@pytest.mark.parametrize(
+    ("family", "named", "template", "said"),
+    [
+        ("qwen2", True, "", "DeepSeek-R1-Distill-Qwen-1.5B (Qwen2ForCausalLM)"),
+        (
+            "qwen2",
+            False,
+            "<\uff5cUser\uff5c>{{ x }}<\uff5cAssistant\uff5c><think></think>",
+            "DeepSeek-R1-Distill-Qwen (Qwen2",
+        ),
+        ("llama", False, "<\uff5cAssistant\uff5c></think>", "DeepSeek-R1-Distill-Llama (LlamaForCausalLM)"),
+        ("qwen2", False, "<|im_start|>{{ x }}</think>", "Qwen2ForCausalLM"),
+    ],
+)
+def test_inspect_says_what_a_distilled_model_is(
+    tmp_path: Path, family: str, named: bool, template: str, said: str
+) -> None:
+    changes = {"_name_or_path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"} if named else {}
+    write_tiny(tmp_path / "model", family=family, changes=changes)
+    path = tmp_path / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template or None}))
+    shown = CliRunner().invoke(app, [str(tmp_path / "model")])
+    assert shown.exit_code == 0 and f"model     {said}" in shown.output
 
 
 def test_fused_tensors_of_another_size(tmp_path: Path) -> None:

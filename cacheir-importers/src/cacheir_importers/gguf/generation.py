@@ -39,6 +39,8 @@ def read_generation(metadata: Fields, tokenizer: TokenizerSource | None) -> tupl
         # Where the file does not say: SentencePiece models begin with BOS, and others as the rule of their split says.
         rule = PRE_TOKENIZERS.get(tokenizer.data.get("pre", ""))
         add_bos = tokenizer.kind == SENTENCEPIECE if rule is None else rule.add_bos
+    if metadata.flag_or("tokenizer.ggml.add_eos_token", None):
+        notes.append("tokenizer.ggml.add_eos_token = true ends texts for training: prompts do not get that token")
     defaults = GenerationDefaults(
         bos_id=bos,
         eos_ids=tuple(dict.fromkeys(token for token in ends if token is not None)),

@@ -15,6 +15,7 @@ from cacheir.plugins import FamilySpec, resolve
 from cacheir_importers.family_lookup import HUGGINGFACE, find_family, installation_of
 from cacheir_importers.fields import Fields
 from cacheir_importers.huggingface.checkpoint import Checkpoint, open_checkpoint
+from cacheir_importers.huggingface.distilled import with_name
 from cacheir_importers.huggingface.generation import read_generation
 from cacheir_importers.huggingface.tokenizer_files import read_tokenizer_files
 from cacheir_importers.json_files import read_object
@@ -69,7 +70,7 @@ def import_checkpoint(
         header_hash=_header_hash(parts),
         sources=sources,
         recipes=recipes,
-        spec=spec,
+        spec=with_name(spec, generation.chat_template),
         tokenizer=tokenizer.source,
         generation=generation,
         notes=(
