@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cacheir.ir import KVType, Op, QuantType, TensorType, Value
+from cacheir_native.own_formats import PANELS, why_no_panels
 
 # Block formats whose codes the panels keep as they are (cpp/include/cacheir_native/formats.h), and dense ones.
 BLOCK_FORMATS = frozenset(
@@ -151,7 +152,7 @@ def activations_of(op: Op) -> set[str]:
 
 def _kind(matrix: Value) -> str:
     if isinstance(matrix.type, QuantType):
-        return "int8"
+        return "bf16" if PANELS.get(matrix.type.format) == "bf16" else "int8"
     return "f32" if matrix.type.dtype == "f32" else "bf16"
 
 
@@ -204,6 +205,9 @@ def _matrix(value: Value) -> str | None:
     if value.origin != "weight" or isinstance(value.type, KVType) or len(value.type.shape) != 2:
         return f"{value} is no weight matrix"
     if isinstance(value.type, QuantType):
+        if value.type.format in PANELS:
+            why = why_no_panels(value.type.format, value.type.shape[1].evaluate({}))
+            return why and f"{value} is {value.type.format}, and {why}"
         return None if value.type.format in BLOCK_FORMATS else f"{value} is {value.type.format}, which has no panels"
     return None if value.type.dtype in DENSE_FORMATS else f"{value} is {value.type.dtype}, which has no panels"
 

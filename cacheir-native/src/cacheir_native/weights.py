@@ -7,6 +7,7 @@ from typing import Any
 from cacheir.errors import BackendError
 from cacheir.weights.store import WeightStore
 from cacheir_native.instructions import WeightUse
+from cacheir_native.own_formats import PANELS, as_blocks
 
 # The file's pages are given back each time so many bytes were packed, so that both copies are never in memory.
 RELEASE_BYTES = 1 << 26
@@ -41,6 +42,9 @@ class PackedWeights:
             handle = self._runner.add_vector(np.concatenate(parts) if len(parts) > 1 else parts[0])
         else:
             matrices = [self._matrix(recipe) for recipe in use.recipes]
+            if use.kind == "pair" and (matrices[0][0] == "f32") != (matrices[1][0] == "f32"):
+                # Both parts of a pair take activations of one kind.
+                matrices = [self._wide(recipe) for recipe in use.recipes]
             self._read += sum(matrix[1].nbytes for matrix in matrices)
             handle = self._runner.add_weight(matrices, kind=use.kind)
         return handle
@@ -53,6 +57,9 @@ class PackedWeights:
 
         stored = self._store.get(recipe)
         rows, columns = stored.shape
+        if isinstance(stored, QuantArray) and stored.format.name in PANELS:
+            blocks = as_blocks(stored)
+            return self._wide(recipe) if blocks is None else (*blocks, rows, columns)
         if isinstance(stored, QuantArray):
             return stored.format.name, np.ascontiguousarray(stored.blocks), rows, columns
         names = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
@@ -60,6 +67,16 @@ class PackedWeights:
         if name is None:
             raise BackendError(f"the native backend cannot pack {recipe}: its elements are {stored.dtype}")
         return name, np.ascontiguousarray(stored), rows, columns
+
+    def _wide(self, recipe: str) -> tuple[str, Any, int, int]:
+        """As ``_matrix``, unpacked to f32."""
+        import numpy as np
+
+        from cacheir.formats.quant_array import QuantArray
+
+        stored = self._store.get(recipe)
+        values = stored.dense() if isinstance(stored, QuantArray) else np.ascontiguousarray(stored, np.float32)
+        return "f32", values, *stored.shape
 
 
 def _dense(stored: Any) -> Any:

@@ -41,6 +41,8 @@ def benchmark(
     max_seq: int = model_options.MAX_SEQ,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
     precise: bool = model_options.PRECISE,
+    quant: str = model_options.QUANT,
+    kv_dtype: str = model_options.KV_DTYPE,
     suite: str = typer.Option(
         "", help="Run a plugin's suite instead; `cacheir plugins list --kind benchmarks` lists them."
     ),
@@ -66,6 +68,8 @@ def benchmark(
         max_seq=max_seq,
         batch_invariant=batch_invariant,
         precise=precise,
+        quant=quant,
+        kv_dtype=kv_dtype,
         unfuse=[],
     ) as runtime:
         ids = runtime.encode(prompt)
@@ -80,6 +84,8 @@ def benchmark(
             "backend_reason": runtime.backend_choice.reason,
             "batch_invariant": runtime.artifact.card.options.batch_invariant,
             "precise": runtime.artifact.card.options.precise,
+            "quant": quant,
+            "kv_dtype": kv_dtype,
             "threads": threads,
             "max_seq": runtime.artifact.card.max_seq,
             "repeats": repeats,
@@ -92,6 +98,7 @@ def benchmark(
         words = ["--backend", backend, "--threads", str(threads), "--max-seq", str(max_seq)]
         words += ["--batch-invariant"] if batch_invariant else []
         words += ["--precise"] if precise else []
+        words += [*(["--quant", quant] if quant else []), *(["--kv-dtype", kv_dtype] if kv_dtype else [])]
         report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
     report["environment"] = environment()
     _emit(report, output)

@@ -40,6 +40,8 @@ def chat(
     max_seq: int = model_options.MAX_SEQ,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
     precise: bool = model_options.PRECISE,
+    quant: str = model_options.QUANT,
+    kv_dtype: str = model_options.KV_DTYPE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what each answer cost."),
 ) -> None:
@@ -61,6 +63,8 @@ def chat(
         max_seq=max_seq,
         batch_invariant=batch_invariant,
         precise=precise,
+        quant=quant,
+        kv_dtype=kv_dtype,
         unfuse=unfuse,
     ) as runtime:
         # A model without a template is refused before the first question, not after it.

@@ -18,6 +18,8 @@ BATCH_INVARIANT = typer.Option(
 PRECISE = typer.Option(
     False, "--precise", help="Take only kernels that compute in f32: slower on some backends, and closest to the model."
 )
+QUANT = typer.Option("", help="Quantise the weights: a quantiser's name, as int8 or int4, or a recipe file (.json).")
+KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default f32.")
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 
 
@@ -30,6 +32,8 @@ def open_runtime(
     batch_invariant: bool,
     precise: bool,
     unfuse: list[str],
+    quant: str = "",
+    kv_dtype: str = "",
 ) -> Runtime:
     """The open model; what takes long, and which kernels had to be replaced here, is said on standard error."""
     runtime = Runtime(
@@ -39,7 +43,8 @@ def open_runtime(
         max_seq=max_seq,
         batch_invariant=batch_invariant,
         unfuse=unfuse,
-        compile_options=CompileOptions(precise=precise),
+        kv_dtype=kv_dtype,
+        compile_options=CompileOptions(precise=precise, quant=quant),
         progress=say,
     )
     for note in runtime.artifact.notes:

@@ -37,6 +37,8 @@ def run(
     max_seq: int = model_options.MAX_SEQ,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
     precise: bool = model_options.PRECISE,
+    quant: str = model_options.QUANT,
+    kv_dtype: str = model_options.KV_DTYPE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what it cost."),
     as_json: bool = typer.Option(False, "--json", help="Print ids, text and costs as JSON once it is done."),
@@ -63,6 +65,8 @@ def run(
         max_seq=max_seq,
         batch_invariant=batch_invariant,
         precise=precise,
+        quant=quant,
+        kv_dtype=kv_dtype,
         unfuse=unfuse,
     ) as runtime:
         ids = runtime.chat_ids(_messages(text, system)) if chat else runtime.encode(text)
