@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from cacheir.cli.compile import app
 from cacheir.compile import compile_model
-from cacheir.errors import UnsupportedModelError
+from cacheir.errors import UnsupportedModelError, UsageError
 from cacheir_importers.tiny import write_tiny
 
 
@@ -38,3 +39,18 @@ def test_what_is_left_unused_is_noted_and_refused(tmp_path: Path, kind: str) -> 
     run = CliRunner().invoke(app, [str(folder), "--strict", "-o", str(tmp_path / "third")])
     assert isinstance(run.exception, UnsupportedModelError)
     assert not (tmp_path / "other").exists() and not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_commands_that_answer_refuse_too(tmp_path: Path, command: str) -> None:
+    folder = tmp_path / "model"
+    write_tiny(folder, changes={"odd_temperature": 0.5})
+    answering = import_module(f"cacheir.cli.{command}").app
+    words = ["--prompt", "hi", "--max-new-tokens", "2"] if command == "run" else []
+    for where in (folder, compile_model(folder, output=tmp_path / "artifact").path):
+        done = CliRunner().invoke(answering, [str(where), "--strict", "--backend", "cpu", *words])
+        expected = UnsupportedModelError if where == folder else UsageError
+        assert isinstance(done.exception, expected) and done.stdout == ""
+    write_tiny(tmp_path / "whole")
+    usual = CliRunner().invoke(answering, [str(tmp_path / "whole"), "--strict", "--backend", "cpu", *words], input="")
+    assert usual.exit_code == 0, usual.exception

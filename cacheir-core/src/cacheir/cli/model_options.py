@@ -20,6 +20,7 @@ PRECISE = typer.Option(
 )
 QUANT = typer.Option("", help="Quantise the weights: a quantiser's name, as int8 or int4, or a recipe file (.json).")
 KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default f32.")
+STRICT = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused.")
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 
 
@@ -31,6 +32,7 @@ def open_runtime(
     max_seq: int,
     batch_invariant: bool,
     precise: bool,
+    strict: bool = False,
     unfuse: list[str],
     quant: str = "",
     kv_dtype: str = "",
@@ -44,7 +46,7 @@ def open_runtime(
         batch_invariant=batch_invariant,
         unfuse=unfuse,
         kv_dtype=kv_dtype,
-        compile_options=CompileOptions(precise=precise, quant=quant),
+        compile_options=CompileOptions(precise=precise, strict=strict, quant=quant),
         progress=say,
     )
     for note in runtime.artifact.notes:

@@ -145,6 +145,11 @@ def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
             f"{path} is an artifact, whose weights are what they are",
             hint=f"compile the model again with --quant {wanted.quant}",
         )
+    if wanted.strict and not card.options.strict:
+        raise UsageError(
+            f"{path} was compiled without asking whether all of the model is used",
+            hint="compile the model again with --strict",
+        )
     if wanted.max_seq and wanted.max_seq != card.max_seq:
         raise UsageError(
             f"{path} was compiled for {card.max_seq} positions, not {wanted.max_seq}",
