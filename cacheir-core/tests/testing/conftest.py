@@ -29,11 +29,14 @@ class Metafunc:
 
 @pytest.fixture
 def complaints(tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """``complaints(tests, case=...)``: check -> what it says, of those that fail. Keywords are other fixtures."""
+    """``complaints(tests, case=...)``: check -> what it says, of those that fail. Keywords are other fixtures.
 
-    def run(tests: Any, **fixtures: Any) -> dict[str, str]:
+    ``only`` is the one check that is run.
+    """
+
+    def run(tests: Any, only: str = "", **fixtures: Any) -> dict[str, str]:
         found: dict[str, str] = {}
-        for check in sorted(name for name in dir(tests) if name.startswith("test_")):
+        for check in [only] if only else sorted(name for name in dir(tests) if name.startswith("test_")):
             function = getattr(tests, check)
             for number, arguments in enumerate(_calls(tests, function, fixtures)):
                 if "tmp_path" in arguments:

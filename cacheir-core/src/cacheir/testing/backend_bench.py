@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
@@ -71,13 +71,18 @@ class BackendBench:
         else:
             self.compare(made, expected, what)
 
+    def must_raise(self, kind: type[Exception], what: str, call: Callable[[], Any]) -> None:
+        """Raise AssertionError where ``call`` does not raise a ``kind``; ``what`` says what must be one."""
+        try:
+            call()
+        except kind as error:
+            assert " " in str(error), f"{what}: say what was wrong in a sentence, not {str(error)!r}"
+            return
+        raise AssertionError(f"{what} must raise {kind.__name__}, and raises nothing")
+
     def refused(self, opened: OpenedBackend, mode: str, rows: Sequence[Row], what: str) -> None:
         """Raise AssertionError where a step of ``rows`` is no RequestError."""
-        try:
-            opened.step(mode, *rows)
-        except RequestError:
-            return
-        raise AssertionError(f"{what} must be a RequestError")
+        self.must_raise(RequestError, f"a step with {what}", lambda: opened.step(mode, *rows))
 
 
 @cache  # a tiny program is the same each time, and most of a check would be compiling it

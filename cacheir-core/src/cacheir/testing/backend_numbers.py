@@ -192,8 +192,9 @@ class BackendNumbers(BackendBench):
                     ahead[output.slot].append(output.token)
 
             if not opened.executor.capabilities().run_ahead:
-                with pytest.raises(UsageError):
-                    opened.executor.run_ahead(Step(mode="decode", rows=rows), 4, sink)
+                refused = Step(mode="decode", rows=rows)
+                what = "run_ahead of a backend that states run_ahead=False"
+                self.must_raise(UsageError, what, lambda: opened.executor.run_ahead(refused, 4, sink))
                 return
             assert opened.executor.run_ahead(Step(mode="decode", rows=rows), 8, sink) == 8
             single: list[list[int | None]] = [[], []]
@@ -204,8 +205,8 @@ class BackendNumbers(BackendBench):
             assert [row.token for row in ready[0]] == [row.token for row in ready[1]]
             assert ahead == single, f"running ahead gives {ahead}, single steps give {single}"
             wanted = Step(mode="decode", rows=(opened.row(0, IDS[:1], 13, want="logits"),))
-            with pytest.raises(UsageError):
-                opened.executor.run_ahead(wanted, 2, sink)
+            what = "run_ahead of a row that wants logits, which needs the host,"
+            self.must_raise(UsageError, what, lambda: opened.executor.run_ahead(wanted, 2, sink))
 
     def test_threads_change_nothing(self, decoder: str) -> None:
         """Two threads give what one gives."""

@@ -7,12 +7,15 @@ class TestBackend(BackendTests):
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
-import pytest
 
 from cacheir.errors import BackendError, CacheIRError, UsageError
 from cacheir.runtime.executor import WANTS, Step
 from cacheir.testing.backend_numbers import IDS, BackendNumbers
+from cacheir.testing.tiny_programs import TinyProgram
 
 # How far logits may move by the storage of keys and values, beside the largest logit.
 KV_BOUNDS = {"f32": 1e-5, "f16": 1e-2, "bf16": 6e-2, "int8": 0.1}
@@ -90,18 +93,16 @@ class BackendTests(BackendNumbers):
         """Without a program or pages there is an error that says so; close may come at any time, and twice."""
         with self.open() as opened:
             step = Step(mode="prefill", rows=(opened.row(0, IDS[:2]),))
-        with pytest.raises(BackendError):
-            opened.executor.wait(opened.executor.submit(step))
-        opened.executor.close()
-        fresh = opened.tiny.unloaded(page_tokens=self.page_tokens, **self.executor_options)
-        with pytest.raises(BackendError):
-            fresh.memory()
+        closed, tiny = opened.executor, opened.tiny
+        self.must_raise(BackendError, "a step after close", lambda: closed.wait(closed.submit(step)))
+        closed.close()
+        fresh = tiny.unloaded(page_tokens=self.page_tokens, **self.executor_options)
+        self.must_raise(BackendError, "memory() before load", fresh.memory)
         fresh.close()
-        unpaged = opened.tiny.executor(page_tokens=self.page_tokens, **self.executor_options)
-        with pytest.raises(BackendError):
-            unpaged.wait(unpaged.submit(step))
-        with pytest.raises(UsageError):
-            unpaged.open_pools([4] * (len(opened.tiny.program.groups) + 1))
+        unpaged = tiny.executor(page_tokens=self.page_tokens, **self.executor_options)
+        self.must_raise(BackendError, "a step before open_pools", lambda: unpaged.wait(unpaged.submit(step)))
+        counts = [4] * (len(tiny.program.groups) + 1)
+        self.must_raise(UsageError, "open_pools with a count too many", lambda: unpaged.open_pools(counts))
         unpaged.close()
 
     def test_a_row_that_is_not_finite_fails_alone(self) -> None:
@@ -143,14 +144,15 @@ class BackendTests(BackendNumbers):
                 self.compare(opened.prefill(0, IDS), tiny.logits(IDS), f"with {node} unfused")
         except UsageError as refusal:
             assert " " in str(refusal)
-        with pytest.raises(CacheIRError), self.open(tiny, unfuse=("no_such_node",)):
-            pass
+        what = "unfuse of a node that the program does not have"
+        self.must_raise(CacheIRError, what, partial(self._open_and_close, tiny, unfuse=("no_such_node",)))
 
     def test_kv_formats(self) -> None:
         """Every storage format that is promised works, and no other is taken."""
         tiny = self.tiny()
         with self.open(tiny) as opened:
-            formats, expected = opened.executor.capabilities().kv_formats, opened.prefill(0, IDS)
+            formats = opened.executor.capabilities().kv_formats
+            expected = np.concatenate([opened.prefill(0, IDS[:9]), opened.prefill(0, IDS[9:], 9)])
         for kv_dtype in formats:
             with self.open(tiny, kv_dtype=kv_dtype) as opened:
                 first, rest = opened.prefill(0, IDS[:9]), opened.prefill(0, IDS[9:], 9)
@@ -159,5 +161,9 @@ class BackendTests(BackendNumbers):
                 assert apart <= max(bound, self.tolerance), (
                     f"KV in {kv_dtype} moves logits by {apart:.1e} of the largest"
                 )
-        with pytest.raises(CacheIRError), self.open(tiny, kv_dtype="f13"):
+        what = "a KV format that the backend does not state"
+        self.must_raise(CacheIRError, what, partial(self._open_and_close, tiny, kv_dtype="f13"))
+
+    def _open_and_close(self, tiny: TinyProgram, **options: Any) -> None:
+        with self.open(tiny, **options):
             pass

@@ -1,0 +1,385 @@
+"""``BackendTests``: a good backend passes every check, and each check catches its own culprit.
+
+The good backend is the one that ``cacheir plugins new backend`` writes; a bad one differs from it in one method.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from cacheir.errors import RequestError
+from cacheir.runtime.executor import ExecutorOptions, StepOutput
+from cacheir.testing import BackendTests
+from cacheir.testing.tiny_programs import TinyProgram
+
+PLUGIN = "cacheir_kit_backend.plugin"
+
+
+@pytest.fixture(scope="module")
+def good(scaffolded: Any) -> Any:
+    """The template's executor class."""
+    return scaffolded("backend", "executor").Executor
+
+
+@pytest.fixture
+def check(good: Any, complaints: Any) -> Callable[..., dict[str, str]]:
+    """``check(make)``: the complaints about ``make(good executor class)``, seen on one decoder with two KV groups."""
+
+    def run(make: Callable[[Any], Any], only: str = "") -> dict[str, str]:
+        executor_class = make(good)
+
+        class Checks(BackendTests):
+            plugin = PLUGIN
+            backend = "kit-backend"
+
+            def pytest_generate_tests(self, metafunc: Any) -> None:
+                if "decoder" in metafunc.fixturenames:
+                    metafunc.parametrize("decoder", ["two-classes-window"])
+
+            def tiny(
+                self, decoder: str = "two-classes-window", changed: Mapping[str, Any] | None = None
+            ) -> TinyProgram:
+                made = copy.copy(super().tiny(decoder, changed))
+                made.unloaded = lambda **options: executor_class(  # type: ignore[method-assign]
+                    ExecutorOptions(**{"threads": 1, **options})
+                )
+                return made
+
+        found: dict[str, str] = complaints(Checks(), only=only)
+        return found
+
+    return run
+
+
+def derived(base: Any, **methods: Any) -> Any:
+    """``base`` with other methods."""
+    return type("Executor", (base,), methods)
+
+
+def itself(base: Any) -> Any:
+    return base
+
+
+def test_a_good_backend_passes(check: Any) -> None:
+    assert check(itself) == {}
+
+
+def test_a_good_backend_that_states_bit_is_held_to_it(check: Any) -> None:
+    """NumPy's products depend on the number of rows, so the claim is wrong, and seen wherever rows are company."""
+
+    def claims_bit(base: Any) -> Any:
+        return derived(base, capabilities=lambda self: replace(base.capabilities(self), determinism="bit"))
+
+    found = check(claims_bit, only="test_chunks_change_nothing")
+    assert "changes bits" in found["test_chunks_change_nothing"]
+
+
+def forgets_the_window_of_a_page(base: Any) -> Any:
+    """Prefill is right, and a step that decodes reads one key too few."""
+
+    class Executor(base):  # type: ignore[misc]
+        def _inputs(self, rows: Any, tokens: Any) -> Any:
+            made = super()._inputs(rows, tokens)
+            if len(rows) == 1 and len(tokens[0]) == 1 and rows[0].position == 12 and rows[0].want == "logits":
+                made["lengths"] = made["lengths"] - 1
+            return made
+
+    return Executor
+
+
+def rounds_prompts(base: Any) -> Any:
+    """The largest steps alone are wrong: prompts of all ids."""
+
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            if step.mode == "prefill" and len(step.rows) == 1 and len(step.rows[0].tokens) == 20:
+                return _changed(made, lambda logits: logits * np.float32(1.01))
+            return made
+
+    return Executor
+
+
+def mixes_up_a_mixed_step(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            lengths = [len(row.tokens) for row in step.rows]
+            if 1 in lengths and max(lengths) == 8:
+                return _changed(made, lambda logits: logits[::-1])
+            return made
+
+    return Executor
+
+
+def loses_a_chunk(base: Any) -> Any:
+    """A chunk after exactly three tokens is placed one too early."""
+
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            if len(step.rows) == 1 and step.rows[0].position == 5 and len(step.rows[0].tokens) == 4:
+                return _changed(made, lambda logits: logits + np.float32(0.5))
+            return made
+
+    return Executor
+
+
+def leans_on_neighbours(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            if len(step.rows) == 4 and step.rows[-1].want == "logits" and len(step.rows[-1].tokens) == 9:
+                return _changed(made, lambda logits: logits * np.float32(1.1))
+            return made
+
+    return Executor
+
+
+def copies_nothing(base: Any) -> Any:
+    """Copies pages of the first group alone, as a backend for one group would."""
+
+    class Executor(base):  # type: ignore[misc]
+        def copy_pages(self, group: Any, pairs: Any) -> None:
+            if group == 0 or len(pairs) != 1 or pairs[0][0] == 3:
+                super().copy_pages(group, pairs)
+
+    return Executor
+
+
+def sees_old_keys(base: Any) -> Any:
+    """Adds what lies on a page that is not used, times zero: nothing, until that is no number."""
+
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            rest = np.float32(0) * self.pools[0].storage[0, -1].sum()
+            return _changed(made, lambda logits: logits + rest)
+
+    return Executor
+
+
+def argmax_of_the_first(base: Any) -> Any:
+    """A greedy token is the best but one where the row has eight tokens."""
+
+    class Executor(base):  # type: ignore[misc]
+        def _output(self, module: Any, row: Any, ids: Any, hidden: Any) -> Any:
+            made = super()._output(module, row, ids, hidden)
+            return replace(made, token=made.token ^ 1) if made.token is not None and len(ids) == 8 else made
+
+    return Executor
+
+
+def raw_logprobs(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def _output(self, module: Any, row: Any, ids: Any, hidden: Any) -> Any:
+            made = super()._output(module, row, ids, hidden)
+            return replace(made, logprobs=made.logprobs * 2) if made.logprobs is not None else made
+
+    return Executor
+
+
+def one_head_for_all(base: Any) -> Any:
+    """Gives logits besides, where a token was wanted among other things."""
+
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            if len({row.want for row in step.rows}) < 3:
+                return made
+            extra = np.zeros((1, 97), np.float32)
+            rows = (replace(row, logits=extra) if row.token is not None else row for row in made.rows)
+            return StepOutput(rows=tuple(rows))
+
+    return Executor
+
+
+def draws_by_slot(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def _output(self, module: Any, row: Any, ids: Any, hidden: Any) -> Any:
+            if row.want == "token" and row.mask is None and row.sampling is not None and row.sampling.top_k:
+                row = replace(row, draw=0)
+            return super()._output(module, row, ids, hidden)
+
+    return Executor
+
+
+def ignores_masks(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def _output(self, module: Any, row: Any, ids: Any, hidden: Any) -> Any:
+            return super()._output(module, replace(row, mask=None), ids, hidden)
+
+    return Executor
+
+
+def begins_at_zero(base: Any) -> Any:
+    """A slot that sampled nothing feeds id 0."""
+    return derived(base, _tokens=lambda self, row: row.tokens or (self.last_tokens.get(row.slot, 0),))
+
+
+def runs_on_silently(base: Any) -> Any:
+    """Says that it does not run ahead, and takes the step all the same."""
+    return derived(base, run_ahead=lambda self, step, n, sink: 0)
+
+
+def repeats_itself(base: Any) -> Any:
+    """Runs ahead, and draws the same numbers in every step."""
+
+    class Executor(base):  # type: ignore[misc]
+        def capabilities(self) -> Any:
+            return replace(super().capabilities(), run_ahead=True)
+
+        def run_ahead(self, step: Any, n: int, sink: Any) -> int:
+            from cacheir.errors import UsageError
+
+            if any(row.want != "token" for row in step.rows):
+                raise UsageError("only tokens run ahead")
+            for number in range(n):
+                rows = tuple(replace(row, position=row.position + number) for row in step.rows)
+                sink(self.submit(replace(step, rows=rows)).rows)
+            return n
+
+    return Executor
+
+
+def reads_pages_in_order(base: Any) -> Any:
+    return derived(base, read_pages=lambda self, group, pages: base.read_pages(self, group, sorted(pages)))
+
+
+def counts_no_pages(base: Any) -> Any:
+    return derived(base, memory=lambda self: replace(base.memory(self), kv=1 << 20))
+
+
+def takes_any_length(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def _check(self, step: Any, tokens: Any) -> None:
+            try:
+                super()._check(step, tokens)
+            except RequestError as error:
+                if "rows and" not in str(error):
+                    raise
+
+    return Executor
+
+
+def lives_on(base: Any) -> Any:
+    """Answers after it was closed."""
+    return derived(base, close=lambda self: self.last_tokens.clear())
+
+
+def fails_together(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            error = next((row.error for row in made.rows if row.error), None)
+            return made if error is None else StepOutput(rows=tuple(replace(row, error=error) for row in made.rows))
+
+    return Executor
+
+
+def times_what_is_not_there(base: Any) -> Any:
+    return derived(
+        base, measure=lambda self, step: [replace(time, node="kernel_7") for time in base.measure(self, step)]
+    )
+
+
+def ignores_unfuse(base: Any) -> Any:
+    return derived(base, __init__=lambda self, options: base.__init__(self, replace(options, unfuse=())))
+
+
+def ignores_kv_dtype(base: Any) -> Any:
+    return derived(base, __init__=lambda self, options: base.__init__(self, replace(options, kv_dtype="")))
+
+
+def promises_f16(base: Any) -> Any:
+    return derived(base, capabilities=lambda self: replace(base.capabilities(self), kv_formats=("f32", "f16")))
+
+
+def threads_matter(base: Any) -> Any:
+    class Executor(base):  # type: ignore[misc]
+        def __init__(self, options: Any) -> None:
+            super().__init__(options)
+            self.threads = options.threads
+
+        def submit(self, step: Any) -> Any:
+            made = super().submit(step)
+            return _changed(made, lambda logits: logits * np.float32(1.1)) if self.threads == 2 else made
+
+    return Executor
+
+
+def promises_more_rows(base: Any) -> Any:
+    return derived(base, capabilities=lambda self: replace(base.capabilities(self), max_rows=64))
+
+
+CULPRITS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "test_capabilities": (promises_more_rows,),
+    "test_prefill": (rounds_prompts,),
+    "test_paged_decode": (forgets_the_window_of_a_page,),
+    "test_ragged_mixed_steps": (mixes_up_a_mixed_step,),
+    "test_chunks_change_nothing": (loses_a_chunk,),
+    "test_neighbours_change_nothing": (leans_on_neighbours,),
+    "test_forks": (copies_nothing,),
+    "test_pages_keep_nothing_of_before": (sees_old_keys,),
+    "test_heads_agree": (argmax_of_the_first, raw_logprobs),
+    "test_a_step_may_want_different_things": (one_head_for_all,),
+    "test_tokens_are_sampled_as_core_defines": (draws_by_slot,),
+    "test_masks": (ignores_masks,),
+    "test_a_slot_goes_on_from_its_last_token": (begins_at_zero,),
+    "test_running_ahead_is_stepping": (runs_on_silently, repeats_itself),
+    "test_pages_are_read_as_written": (reads_pages_in_order,),
+    "test_memory_is_accounted_for": (counts_no_pages,),
+    "test_wrong_steps_are_refused_and_change_nothing": (takes_any_length,),
+    "test_the_order_of_calls_is_checked": (lives_on,),
+    "test_a_row_that_is_not_finite_fails_alone": (fails_together,),
+    "test_measuring_times_what_is_scheduled": (times_what_is_not_there,),
+    "test_unfuse_is_obeyed_or_refused": (ignores_unfuse,),
+    "test_kv_formats": (ignores_kv_dtype, promises_f16),
+    "test_threads_change_nothing": (threads_matter,),
+}
+
+
+PAIRS = [pytest.param(name, make, id=make.__name__) for name, makes in CULPRITS.items() for make in makes]
+
+
+@pytest.mark.parametrize(("failing", "make"), PAIRS)
+def test_each_check_catches_its_culprit(check: Any, failing: str, make: Callable[[Any], Any]) -> None:
+    assert set(check(make, only=failing)) == {failing}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("failing", "make"), PAIRS)
+def test_no_other_check_complains(check: Any, failing: str, make: Callable[[Any], Any]) -> None:
+    assert set(check(make)) == {failing}
+
+
+def test_every_check_has_a_culprit() -> None:
+    assert {name for name in dir(BackendTests) if name.startswith("test_")} == set(CULPRITS)
+
+
+def test_a_backend_that_cannot_work_here_is_skipped(plugin_of: Any) -> None:
+    from cacheir.plugins import BackendSpec
+
+    class Checks(BackendTests):
+        plugin: ClassVar[str] = plugin_of(
+            cacheir_register_backends=[
+                BackendSpec(
+                    name="none", summary="", targets=("none",), executor="a.b:c", probe=lambda: "there is no device"
+                )
+            ]
+        )
+        backend = "none"
+
+    with pytest.raises(pytest.skip.Exception, match="there is no device"):
+        Checks._needs_the_backend.__wrapped__(Checks())  # type: ignore[attr-defined]
+
+
+def _changed(made: Any, change: Callable[[Any], Any]) -> StepOutput:
+    rows = (row if row.logits is None else replace(row, logits=change(row.logits)) for row in made.rows)
+    return StepOutput(rows=tuple(rows))
