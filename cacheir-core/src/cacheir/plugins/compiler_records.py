@@ -131,15 +131,21 @@ class KernelChoice:
 
 @record(level=STABLE)
 class ExporterSpec:
-    """A writer of one graph as text. ``suffix`` is of the file it would be saved in: ``.dot``."""
+    """A writer of a compiled program, or of a part of it, as text: ``run(what, out)``.
+
+    ``takes`` says what: one ``graph``, the ``module`` of one mode, or the whole ``artifact``, which has pass records,
+    kernels and plans too. ``suffix`` is of the file it would be saved in: ``.dot``.
+    """
 
     name: str
     summary: str
-    run: Lazy[Callable[[Graph, TextIO], None]]
+    run: Lazy[Callable[[Any, TextIO], None]]
     suffix: str
+    takes: str = "graph"
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_choice(self, "takes", ("graph", "module", "artifact"))
         if not self.suffix.startswith("."):
             raise ValueError(f"exporter {self.name!r}: suffix must begin with '.', not {self.suffix!r}")
 
