@@ -22,7 +22,8 @@ COMMANDS = (
     ("inspect", "Show the graphs, passes, kernels and memory of an artifact or a model.", "cacheir.cli.inspect:app"),
     ("diff", "Compare two artifacts or models: passes, kernels, weights, plugins, sizes.", "cacheir.cli.diff:app"),
     ("bisect", "Find the pass, rewrite or kernel that changes the answer.", "cacheir.cli.bisect:app"),
-    ("export", "Write a graph as text, JSON or DOT.", "cacheir.cli.export:app"),
+    ("export", "Write graphs as text, JSON, DOT, MLIR or an HTML page.", "cacheir.cli.export:app"),
+    ("view", "Look at a program in the browser.", "cacheir.cli.view:app"),
     ("explain", "Explain a step: kernels and why, bytes, floors, times.", "cacheir.cli.explain:app"),
     ("passes", "List passes and planning steps in the order in which they would run.", "cacheir.cli.passes:app"),
     ("run", "Generate text.", "cacheir.cli.run:app"),
@@ -88,12 +89,33 @@ def cacheir_register_quantizers() -> Iterable[QuantSpec]:
 
 @hookimpl
 def cacheir_register_exporters() -> Iterator[ExporterSpec]:
-    """The text form, its JSON twin and the language of Graphviz."""
+    """The text form, its JSON twin, the languages of Graphviz and MLIR, Model Explorer's JSON, and the page."""
     yield ExporterSpec(name="text", summary="The IR's text.", run="cacheir.exporters.text:export_text", suffix=".cir")
     yield ExporterSpec(
         name="json", summary="The IR as JSON.", run="cacheir.exporters.graph_json:export_json", suffix=".json"
     )
     yield ExporterSpec(name="dot", summary="Graphviz.", run="cacheir.exporters.dot:export_dot", suffix=".dot")
+    yield ExporterSpec(
+        name="mlir",
+        summary="All graphs of a mode as MLIR, in its generic form.",
+        run="cacheir.exporters.mlir:export_mlir",
+        suffix=".mlir",
+        takes="module",
+    )
+    yield ExporterSpec(
+        name="html",
+        summary="A page with every pass, kernel and buffer, that needs no network.",
+        run="cacheir.cli.export_page:export_html",
+        suffix=".html",
+        takes="artifact",
+    )
+    yield ExporterSpec(
+        name="model-explorer",
+        summary="All graphs of a mode as Model Explorer's JSON.",
+        run="cacheir.exporters.model_explorer:export_model_explorer",
+        suffix=".model-explorer.json",
+        takes="module",
+    )
 
 
 @hookimpl

@@ -44,6 +44,11 @@ def print_op(op: Op) -> str:
     return _op(op, value_text, scoped=True)
 
 
+def print_recipe(recipe: Recipe) -> str:
+    """What stands behind ``=`` in a weight's line."""
+    return _recipe(recipe, value_text)
+
+
 def graph_hash(graph: Graph) -> str:
     """16 hexadecimal digits of the SHA-256 of the canonical text.
 
