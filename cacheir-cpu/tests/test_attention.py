@@ -106,7 +106,7 @@ def test_decode_equals_the_definition(seed: int, pasts: list[int], page_tokens: 
     np.testing.assert_allclose(out, scene.expected(window), atol=2e-5)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 2e-3), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 2e-3), ("bf16", 2e-2), ("int8", 2e-2), ("fp8", 0.2)])
 def test_narrow_kv_formats(dtype: str, tolerance: float) -> None:
     scene = Scene(7, [20, 3], [4, 1], 4, 4, 2, dtype)
     out = np.full_like(scene.q, np.nan)

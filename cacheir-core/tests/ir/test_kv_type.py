@@ -7,7 +7,13 @@ import pytest
 from cacheir.ir.types import KVType
 
 
-@pytest.mark.parametrize(("dtype", "nbytes"), [("f32", 4), ("f16", 2), ("bf16", 2), ("int8", 1), ("fp8", 1)])
+@pytest.mark.parametrize(("dtype", "nbytes"), [("f32", 4), ("f16", 2), ("bf16", 2)])
 def test_bytes_of_a_token_in_a_layer(dtype: str, nbytes: int) -> None:
     kind = KVType(layers=7, heads=3, head_dim=64, dtype=dtype)
     assert kind.token_bytes == (3 * 64 + 3 * 64) * nbytes  # keys and values
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_codes_have_an_f32_scale_for_each_head(dtype: str) -> None:
+    kind = KVType(layers=7, heads=3, head_dim=64, dtype=dtype)
+    assert kind.token_bytes == 2 * 3 * (64 + 4)

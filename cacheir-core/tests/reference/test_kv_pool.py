@@ -17,13 +17,18 @@ ROUND = {
     "f16": lambda x: x.astype(np.float16).astype(np.float32),
     "bf16": lambda x: from_bf16(to_bf16(x)),
 }
+# Codes: the largest error of an element, from it and from the largest magnitude of its head.
+CODES = {
+    "int8": lambda x, most: most / 254 * 1.002 + 0 * x,
+    "fp8": lambda x, most: np.maximum(abs(x) / 16, most / 2**17),
+}
 
 
 @given(
     seed=st.integers(0, 2**31),
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
     page_tokens=st.integers(1, 5),
-    format=st.sampled_from(["f32", "f16", "bf16"]),
+    format=st.sampled_from([*ROUND, *CODES]),
 )
 def test_what_is_appended_is_what_is_gathered(seed: int, lengths: list[int], page_tokens: int, format: str) -> None:
     rng = np.random.default_rng(seed)
@@ -45,7 +50,11 @@ def test_what_is_appended_is_what_is_gathered(seed: int, lengths: list[int], pag
         assert k.dtype == v.dtype == np.float32 and k.shape == v.shape == (len(lengths), max(lengths), 2, 4)
         for row, length in enumerate(lengths):
             for found, given_ in zip((k, v), stored[row, layer]):
-                np.testing.assert_array_equal(found[row, :length], ROUND[format](given_))
+                if format in ROUND:
+                    np.testing.assert_array_equal(found[row, :length], ROUND[format](given_))
+                else:  # the scale is of one token and one head, whatever stands beside it
+                    most = np.abs(given_).max(axis=-1, keepdims=True, initial=0)
+                    assert (np.abs(found[row, :length] - given_) <= CODES[format](given_, most)).all()
                 assert not found[row, length:].any()
 
 
@@ -92,8 +101,8 @@ def test_a_copy_is_apart() -> None:
 
 
 def test_what_it_cannot_hold_is_refused() -> None:
-    with pytest.raises(IRError, match="f32, f16, bf16, not int8"):
-        KVPool(KVType(1, 1, 2, "int8"), [0], pages=1, page_tokens=1)
+    with pytest.raises(IRError, match="f32, f16, bf16, int8, fp8, not int4"):
+        KVPool(KVType(1, 1, 2, "int4"), [0], pages=1, page_tokens=1)
     with pytest.raises(IRError, match="group of 2 layers"):
         KVPool(KVType(2, 1, 2, "f32"), [0], pages=1, page_tokens=1)
     with pytest.raises(IRError, match="group of 2 layers"):

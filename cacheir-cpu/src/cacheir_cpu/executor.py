@@ -20,6 +20,7 @@ from cacheir.plugins import KernelSpec
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.ref import resolve
 from cacheir.reference.interpreter import Interpreter
+from cacheir.reference.kv_storage import FORMATS
 from cacheir.runtime.executor import (
     CallTiming,
     Capabilities,
@@ -39,7 +40,7 @@ from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cpu.blas_threads import BlasThreads
 from cacheir_cpu.heads import HEADS, HeadRunner
 from cacheir_cpu.plain_graph import run_plain_graph
-from cacheir_cpu.pool import FORMATS, Pool
+from cacheir_cpu.pool import Pool
 from cacheir_cpu.residents import Residents
 from cacheir_cpu.slots import Slots
 from cacheir_cpu.staging import Staged, check_limits, stage

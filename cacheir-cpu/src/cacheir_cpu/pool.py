@@ -12,13 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.ir.types import KVType
-from cacheir.reference.bf16 import from_bf16, to_bf16
+from cacheir.reference.kv_storage import KVStorage
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
-
-_STORAGE = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
-FORMATS = tuple(_STORAGE)
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,8 @@ class RowKeys:
 
 
 class Pool:
-    """Storage [layers, 2 (K, V), heads, pages * page_tokens, head_dim]: heads outermost, so that the keys of a head in
-    pages that follow each other are one block of memory and attention reads them in place.
+    """Storage [layers, 2 (K, V), heads, pages * page_tokens, width of head_dim]: heads outermost, so that the keys of
+    a head in pages that follow each other are one block of memory and attention reads them in place.
     """
 
     def __init__(self, kind: KVType, layers: Sequence[int], pages: int, page_tokens: int, dtype: str = "") -> None:
@@ -40,8 +37,9 @@ class Pool:
         self.page_tokens = page_tokens
         self.pages = pages
         self._row = {layer: row for row, layer in enumerate(layers)}
-        shape = (len(self._row), 2, kind.heads, pages * page_tokens, kind.head_dim)
-        self.storage = _zeros(shape, np.dtype(_STORAGE[self.kind.dtype]))
+        self.format = KVStorage(self.kind.dtype)
+        shape = (len(self._row), 2, kind.heads, pages * page_tokens, self.format.width(kind.head_dim))
+        self.storage = _zeros(shape, self.format.dtype)
         self._rows: list[RowKeys] | None = None
 
     @property
@@ -65,16 +63,16 @@ class Pool:
             kept = slots >= 0
             k, v, slots = k[kept], v[kept], slots[kept]
         part = self.storage[self._row[layer]]
-        part[0][:, slots] = self._encode(k).transpose(1, 0, 2)
-        part[1][:, slots] = self._encode(v).transpose(1, 0, 2)
+        part[0][:, slots] = self.format.encode(k).transpose(1, 0, 2)
+        part[1][:, slots] = self.format.encode(v).transpose(1, 0, 2)
 
     def keys(self, layer: int, row: RowKeys) -> F32:
         """The row's keys [K, S, D] float32, a view where that is possible."""
-        return self._decode(self.storage[self._row[layer], 0][:, row.tokens])
+        return self.format.decode(self.storage[self._row[layer], 0][:, row.tokens])
 
     def values(self, layer: int, row: RowKeys) -> F32:
         """The row's values [K, S, D] float32, a view where that is possible."""
-        return self._decode(self.storage[self._row[layer], 1][:, row.tokens])
+        return self.format.decode(self.storage[self._row[layer], 1][:, row.tokens])
 
     def gather(self, layer: int, page_table: I32, lengths: I32) -> tuple[F32, F32]:
         """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length: what ``kv_gather`` means."""
@@ -94,15 +92,15 @@ class Pool:
     def read_pages(self, pages: Sequence[int]) -> F32:
         """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
         chosen = self._paged()[:, :, :, list(pages)]
-        return self._decode(np.ascontiguousarray(chosen.transpose(3, 0, 1, 2, 4, 5)))
+        return self.format.decode(np.ascontiguousarray(chosen.transpose(3, 0, 1, 2, 4, 5)))
 
     def write_pages(self, pages: Sequence[int], data: F32) -> None:
         """``data`` as ``read_pages`` gives it."""
-        self._paged()[:, :, :, list(pages)] = self._encode(data).transpose(1, 2, 3, 0, 4, 5)
+        self._paged()[:, :, :, list(pages)] = self.format.encode(data).transpose(1, 2, 3, 0, 4, 5)
 
     def _paged(self) -> NDArray[np.generic]:
-        layers, two, heads, _, head_dim = self.storage.shape
-        return self.storage.reshape(layers, two, heads, self.pages, self.page_tokens, head_dim)
+        layers, two, heads, _, width = self.storage.shape
+        return self.storage.reshape(layers, two, heads, self.pages, self.page_tokens, width)
 
     def _row_keys(self, pages: I32, length: int) -> RowKeys:
         used = pages[: -(-length // self.page_tokens)].tolist()
@@ -112,18 +110,6 @@ class Pool:
         firsts = np.asarray(used, np.int32) * np.int32(self.page_tokens)
         places = np.add.outer(firsts, np.arange(self.page_tokens, dtype=np.int32), dtype=np.int32)
         return RowKeys(length, places.reshape(-1)[:length])
-
-    def _encode(self, x: F32) -> NDArray[np.generic]:
-        if self.kind.dtype == "f32":
-            return x
-        return to_bf16(x) if self.kind.dtype == "bf16" else x.astype(np.float16)
-
-    def _decode(self, stored: NDArray[np.generic]) -> F32:
-        if self.kind.dtype == "f32":
-            return stored  # type: ignore[return-value]
-        if self.kind.dtype == "bf16":
-            return from_bf16(stored)  # type: ignore[arg-type]
-        return stored.astype(np.float32)
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -60,7 +60,7 @@ class KVType:
     """The keys and values of one group of layers, as one linear value: each op that changes it yields the next.
 
     ``layers`` counts the layers of the group, ``heads`` the key/value heads, ``dtype`` is the storage format
-    (f32, f16, bf16; int8 and fp8 per token and head come with their kernels). ``window`` is how many of the
+    (f32, f16, bf16; int8 and fp8 with one scale by token and head). ``window`` is how many of the
     latest positions stay attended, 0 for all.
     """
 
@@ -72,9 +72,10 @@ class KVType:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of the keys and values of one token in one layer; scales of int8 and fp8 are not counted."""
-        element = dtype_bytes(self.dtype) if is_dtype(self.dtype) else 1
-        return 2 * self.heads * self.head_dim * element
+        """Bytes of the keys and values of one token in one layer, with the f32 scales that int8 and fp8 have."""
+        if is_dtype(self.dtype):
+            return 2 * self.heads * self.head_dim * dtype_bytes(self.dtype)
+        return 2 * self.heads * (self.head_dim + 4)
 
     def __str__(self) -> str:
         window = f", window={self.window}" if self.window else ""

@@ -9,16 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.errors import IRError
-from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.types import KVType
-from cacheir.reference.bf16 import from_bf16, to_bf16
+from cacheir.reference.kv_storage import FORMATS, KVStorage
 
 KEYS, VALUES = 0, 1
-FORMATS = ("f32", "f16", "bf16")
 
 
 class KVPool:
-    """``storage`` [layers, pages, 2 (keys, values), heads, page_tokens, head_dim] in the type's storage format.
+    """``storage`` [layers, pages, 2 (keys, values), heads, page_tokens, width of head_dim] in the storage format.
 
     ``layers`` are the model's layer numbers in the order of the storage's first axis. A slot is
     ``page * page_tokens + place in the page``.
@@ -32,8 +30,9 @@ class KVPool:
             raise IRError(f"a KV group of {kind.layers} layers cannot be that of layers {list(layers)}")
         self.kind = kind
         self.layers = tuple(layers)
-        shape = (kind.layers, pages, 2, kind.heads, page_tokens, kind.head_dim)
-        self.storage: NDArray[Any] = np.zeros(shape, numpy_dtype(kind.dtype))
+        self.format = KVStorage(kind.dtype)
+        shape = (kind.layers, pages, 2, kind.heads, page_tokens, self.format.width(kind.head_dim))
+        self.storage: NDArray[Any] = np.zeros(shape, self.format.dtype)
 
     @property
     def pages(self) -> int:
@@ -49,6 +48,7 @@ class KVPool:
         """A pool of its own with the same content."""
         twin = object.__new__(KVPool)
         twin.kind, twin.layers, twin.storage = self.kind, self.layers, self.storage.copy()
+        twin.format = self.format
         return twin
 
     def append(self, layer: int, k: NDArray[Any], v: NDArray[Any], slots: NDArray[np.int32]) -> None:
@@ -61,8 +61,8 @@ class KVPool:
         kept = slots >= 0
         page, place = np.divmod(slots[kept], self.page_tokens)
         row = self.storage[self._row(layer)]
-        row[page, KEYS, :, place] = self._stored(k[kept])
-        row[page, VALUES, :, place] = self._stored(v[kept])
+        row[page, KEYS, :, place] = self.format.encode(k[kept])
+        row[page, VALUES, :, place] = self.format.encode(v[kept])
 
     def gather(
         self, layer: int, page_table: NDArray[np.int32], lengths: NDArray[np.int32]
@@ -81,27 +81,21 @@ class KVPool:
             raise IRError(f"a page table names pages {pages.min()} to {pages.max()}, but the pool has {self.pages}")
         inside = (np.arange(longest) < lengths[:, None])[:, :, None, None]
         # [B, pages, 2, heads, page_tokens, head_dim] -> [2, B, pages * page_tokens, heads, head_dim]
-        taken = self._read(self.storage[self._row(layer)][pages]).transpose(2, 0, 1, 4, 3, 5)
+        taken = self.format.decode(self.storage[self._row(layer)][pages]).transpose(2, 0, 1, 4, 3, 5)
         flat = taken.reshape(2, len(lengths), -1, self.kind.heads, self.kind.head_dim)[:, :, :longest]
         k, v = np.where(inside, flat, np.float32(0))
         return k, v
 
     def read_pages(self, pages: Sequence[int]) -> NDArray[np.float32]:
         """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
-        data: NDArray[np.float32] = self._read(self.storage[:, list(pages)]).swapaxes(0, 1)
+        data: NDArray[np.float32] = self.format.decode(self.storage[:, list(pages)]).swapaxes(0, 1)
         return data
 
     def write_pages(self, pages: Sequence[int], data: NDArray[Any]) -> None:
         """Store what ``read_pages`` gave, rounded to the storage format."""
-        self.storage[:, list(pages)] = self._stored(data.swapaxes(0, 1))
+        self.storage[:, list(pages)] = self.format.encode(data.swapaxes(0, 1))
 
     def _row(self, layer: int) -> int:
         if layer not in self.layers:
             raise IRError(f"layer {layer} is not in the KV group of layers {list(self.layers)}")
         return self.layers.index(layer)
-
-    def _stored(self, values: NDArray[Any]) -> NDArray[Any]:
-        return to_bf16(values) if self.kind.dtype == "bf16" else values.astype(self.storage.dtype, copy=False)
-
-    def _read(self, stored: NDArray[Any]) -> NDArray[np.float32]:
-        return from_bf16(stored) if self.kind.dtype == "bf16" else stored.astype(np.float32, copy=False)
