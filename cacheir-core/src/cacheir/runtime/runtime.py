@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cacheir.artifact.artifact import Artifact
     from cacheir.artifact.card import CompileOptions
     from cacheir.plugins.installation import Installation
+    from cacheir.runtime.open_model import OpenModel
 
 Pieces = Generator[Piece, None, None]
 
@@ -174,6 +175,11 @@ class Runtime:
                 hint="give it a plain prompt: Runtime.generate, or cacheir run without --chat",
             )
         return ChatTemplate(source, self._model.generation.special_tokens)
+
+    @property
+    def model(self) -> OpenModel:
+        """The loaded model, for those who build an engine or a server on it."""
+        return self._model
 
     def stats(self) -> GenerationStats | None:
         """What the last answer of ``generate``, ``generate_ids`` or ``chat`` that ended cost; None before the first."""

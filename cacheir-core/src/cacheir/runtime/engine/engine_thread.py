@@ -14,6 +14,7 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job, Sink
 
 T = TypeVar("T")
+Done = Callable[[Any, "BaseException | None"], None]
 
 # Between two looks at whether the engine still moves.
 _POLL_SECONDS = 0.05
@@ -29,7 +30,7 @@ class EngineThread:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.failure: BaseException | None = None  # what ended the thread, if anything but ``close`` did
-        self._commands: deque[_Command] = deque()
+        self._commands: deque[tuple[Callable[[Engine], Any], Done]] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._draining = False
@@ -58,17 +59,32 @@ class EngineThread:
 
     def cancel(self, job_id: str) -> None:
         """Ends a job with ``cancelled`` before the next step; does not wait for it."""
-        self._leave(_Command(lambda engine: engine.cancel(job_id)))
+        self.leave(lambda engine: engine.cancel(job_id))
 
     def call(self, work: Callable[[Engine], T]) -> T:
         """Runs ``work`` on the engine's thread between two steps and gives what it gives."""
-        command = _Command(work)
-        self._leave(command)
-        command.done.wait()
-        if command.error is not None:
-            raise command.error
-        result: T = command.result
+        ended = threading.Event()
+        outcome: list[Any] = []
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            outcome[:] = [result, error]
+            ended.set()
+
+        self.leave(work, done)
+        ended.wait()
+        if outcome[1] is not None:
+            raise outcome[1]
+        result: T = outcome[0]
         return result
+
+    def leave(self, work: Callable[[Engine], T], done: Done = lambda result, error: None) -> None:
+        """As ``call``, without waiting: ``done`` is told the result or the error, on the engine's thread."""
+        with self._wake:
+            if self._closing or not self._thread.is_alive():
+                failed = "the engine is closed" if self.failure is None else f"the engine failed: {self.failure}"
+                raise UsageError(failed)
+            self._commands.append((work, done))
+            self._wake.notify()
 
     def drain(self, timeout_s: float) -> bool:
         """Takes no more jobs and waits until those that are there have ended; False where the time was too short."""
@@ -100,15 +116,6 @@ class EngineThread:
         """Whether ``drain`` was asked for, so that new work is to be refused."""
         return self._draining
 
-    def _leave(self, command: _Command) -> None:
-        with self._wake:
-            if self._closing or not self._thread.is_alive():
-                raise UsageError(
-                    "the engine is closed" if self.failure is None else f"the engine failed: {self.failure}"
-                )
-            self._commands.append(command)
-            self._wake.notify()
-
     def _loop(self) -> None:
         try:
             while self._turn():
@@ -131,8 +138,13 @@ class EngineThread:
             commands, self._commands = self._commands, deque()
             if not self._busy:
                 self._busy, self._beat = True, time.monotonic()
-        for command in commands:
-            command.run(self.engine)
+        for work, done in commands:
+            try:
+                result = work(self.engine)
+            except Exception as error:  # noqa: BLE001  told to whoever left the command
+                done(None, error)
+            else:
+                done(result, None)
         self.engine.step()
         self._beat = time.monotonic()
         return True
@@ -141,26 +153,5 @@ class EngineThread:
         with self._wake:
             self._closing = True
             rest, self._commands = self._commands, deque()
-        for command in rest:
-            command.refuse(UsageError("the engine is closed"))
-
-
-class _Command:
-    """Work for the engine's thread, with a place for what comes of it."""
-
-    def __init__(self, work: Callable[[Engine], Any]) -> None:
-        self.done = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._work = work
-
-    def run(self, engine: Engine) -> None:
-        try:
-            self.result = self._work(engine)
-        except Exception as error:  # noqa: BLE001  raised again at the caller
-            self.error = error
-        self.done.set()
-
-    def refuse(self, error: BaseException) -> None:
-        self.error = error
-        self.done.set()
+        for _, done in rest:
+            done(None, UsageError("the engine is closed"))

@@ -1,0 +1,76 @@
+"""One choice of an answer as it grows: text, ids, logprobs, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from cacheir.runtime.engine.job import Event, TokenLogprobs, Usage
+from cacheir_server.answers import Answers
+from cacheir_server.errors import ApiError
+
+
+@dataclass
+class Choice:
+    """What has come of one job."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+    def take(self, event: Event) -> None:
+        """Adds an event; ``ApiError`` where the job failed."""
+        self.text += event.text
+        self.ids += event.ids
+        self.logprobs += event.logprobs
+        if event.outcome is not None:
+            self.usage, self.prompt_logprobs = event.usage, event.prompt_logprobs
+            self.finish_reason = finish_reason(event)
+
+
+def finish_reason(event: Event) -> str:
+    """``stop`` or ``length``; ``ApiError`` for every other outcome."""
+    if event.outcome in ("stop", "length"):
+        return event.outcome
+    if event.outcome == "deadline":
+        raise ApiError(504, "the deadline passed before the answer was complete", kind="server_error", code="deadline")
+    if event.outcome == "cancelled":
+        raise ApiError(
+            503, "the answer was cancelled: the server is shutting down", kind="server_error", code="cancelled"
+        )
+    raise ApiError(500, f"the engine failed: {event.error}", kind="server_error", code="engine_error")
+
+
+async def collect(request: Request, answers: Answers) -> list[Choice]:
+    """All choices of ``answers``, complete. A client that goes away meanwhile cancels them."""
+    import asyncio
+
+    async def gather() -> list[Choice]:
+        choices = [Choice() for _ in answers.jobs]
+        async for number, event in answers.events():
+            choices[number].take(event)
+        return choices
+
+    async with answers:
+        work = asyncio.ensure_future(gather())
+        gone = asyncio.ensure_future(_disconnected(request.receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            raise ApiError(499, "the client closed the connection", code="client_closed")
+        finally:
+            work.cancel()
+            gone.cancel()
+
+
+async def _disconnected(receive: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        message = await receive()
+        if isinstance(message, dict) and message["type"] == "http.disconnect":
+            return

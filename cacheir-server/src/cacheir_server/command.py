@@ -1,0 +1,105 @@
+"""``cacheir serve``: one model behind an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cacheir.errors import UsageError
+
+if TYPE_CHECKING:
+    from cacheir_server.settings import ServerSettings
+
+MODEL = typer.Argument(..., metavar="model", help="An artifact, a model folder or file, or a named model.")
+KEY = typer.Option(
+    [], "--api-key", help="A key that opens the server; may be given several times. Also: CACHEIR_API_KEY."
+)
+
+
+def serve(
+    model: str = MODEL,
+    host: str = typer.Option("127.0.0.1", help="The address to listen at."),
+    port: int = typer.Option(8000, min=0, max=65535, help="The port; 0 takes a free one."),
+    backend: str = typer.Option("auto", help="The backend that runs it; auto takes the first that can work here."),
+    threads: int = typer.Option(0, min=0, help="Threads of the backend; 0: as many as the process may use."),
+    max_seq: int = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's own limit, at most 8192."),
+    kv_tokens: int = typer.Option(0, min=0, help="Positions of all sequences together; 0: one full context."),
+    max_batch_size: int = typer.Option(0, min=0, help="Requests that run at once; 0: as many as the program takes."),
+    max_queue_size: int = typer.Option(256, min=1, help="Requests that may wait."),
+    max_queue_tokens: int = typer.Option(1 << 20, min=1, help="Prompt tokens that may wait."),
+    queue_wait: float = typer.Option(0.0, min=0.0, help="Seconds for which a request waits for room in the queue."),
+    batch_invariant: bool = typer.Option(False, help="Take only kernels whose bits do not depend on what runs beside."),
+    api_key: list[str] = KEY,
+    served_model_name: str = typer.Option("", help="What requests call the model; else its own name."),
+    max_body_bytes: int = typer.Option(8 << 20, min=1024, help="The largest body that is read."),
+    stall: float = typer.Option(30.0, min=0.1, help="Seconds that a step may take before /health says 503."),
+    drain: float = typer.Option(30.0, min=0.0, help="Seconds that SIGTERM leaves the answers under way."),
+) -> None:
+    """Serve a model over HTTP, as OpenAI's API has it.
+
+    SIGTERM lets the answers under way come to their ends; a second one does not.
+    """
+    from dataclasses import replace
+
+    from cacheir.runtime.engine.engine import default_limits
+    from cacheir.runtime.runtime import Runtime
+    from cacheir_server.app import create_app
+    from cacheir_server.run_server import run_server
+    from cacheir_server.service import Service
+    from cacheir_server.settings import ServerSettings
+
+    keys = _keys(api_key)
+    settings = ServerSettings(
+        model_name=served_model_name or Path(model).name or model,
+        api_keys=keys,
+        max_body_bytes=max_body_bytes,
+        queue_wait_s=queue_wait,
+        stall_s=stall,
+        drain_s=drain,
+    )
+    runtime = Runtime(
+        model,
+        backend,
+        max_seq=max_seq,
+        threads=threads,
+        batch_invariant=batch_invariant,
+        kv_tokens=kv_tokens,
+        progress=lambda text: print(text, file=sys.stderr),
+    )
+    limits = default_limits(runtime.model)
+    batch = max_batch_size or limits.max_batch
+    if batch > limits.max_batch:
+        runtime.close()
+        raise UsageError(
+            f"--max-batch-size {batch} is more than the {limits.max_batch} rows of the program",
+            hint=f"compile the model with --max-rows {batch}, or ask for less",
+        )
+    limits = replace(limits, max_batch=batch, max_queue=max_queue_size, max_queue_tokens=max_queue_tokens)
+    _warn(runtime, settings)
+    service = Service(runtime, settings, limits)
+    run_server(create_app(service), service, host, port)
+
+
+def _keys(given: list[str]) -> tuple[str, ...]:
+    keys = tuple(given) or ((os.environ["CACHEIR_API_KEY"],) if "CACHEIR_API_KEY" in os.environ else ())
+    if any(not key.strip() or key != key.strip() for key in keys):
+        raise UsageError("an API key is empty or has spaces at its ends", hint="leave --api-key out to let anyone in")
+    return keys
+
+
+def _warn(runtime: object, settings: ServerSettings) -> None:
+    from cacheir.runtime.runtime import Runtime
+
+    assert isinstance(runtime, Runtime)
+    model = runtime.model
+    if model.limits.max_seq < model.program.max_seq:
+        print(
+            f"note: the KV pages hold {model.limits.max_seq} positions and the model could have "
+            f"{model.program.max_seq}; --kv-tokens makes room for more",
+            file=sys.stderr,
+        )
+    print(f"bodies are read up to {settings.max_body_bytes} bytes", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""The bodies that the server takes, field by field; what a field does to a request is written beside it."""

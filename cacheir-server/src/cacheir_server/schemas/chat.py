@@ -1,0 +1,38 @@
+"""``POST /v1/chat/completions``: messages in, a message out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cacheir_server.schemas.common import Sampled
+from cacheir_server.schemas.field import Body, honoured
+
+
+class TextPart(Body):
+    """A part of a message's content; of OpenAI's kinds a text model reads text alone."""
+
+    type: Literal["text"] = honoured(...)
+    text: str = honoured(...)
+
+
+class Message(Body):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = honoured(...)
+    content: str | list[TextPart] | None = honoured(None)
+    name: str | None = honoured(None)
+    tool_calls: list[dict[str, Any]] | None = honoured(None)
+    tool_call_id: str | None = honoured(None)
+    refusal: None = honoured(None)
+
+
+class ChatBody(Sampled):
+    """OpenAI's chat request. ``max_completion_tokens`` counts where both limits are given."""
+
+    messages: list[Message] = honoured(..., min_length=1)
+    max_tokens: int | None = honoured(None, ge=1)
+    max_completion_tokens: int | None = honoured(None, ge=1)
+    logprobs: bool | None = honoured(None)
+    top_logprobs: int | None = honoured(None, "Needs logprobs.", ge=0, le=20)
+    add_generation_prompt: bool | None = honoured(None)
+    chat_template_kwargs: dict[str, Any] | None = honoured(None, "Further variables of the template.")
