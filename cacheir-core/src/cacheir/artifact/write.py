@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,10 @@ from cacheir.schedule.program import Program
 from cacheir.schedule.record_json import json_bytes, to_json
 from cacheir.weights.atomic_file import write_error
 from cacheir.weights.store import WeightStore
+
+# What a rename says where another process was there between looking and moving.
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
+_MOST_MOVES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,19 +158,25 @@ def _partial_folder(path: Path) -> Iterator[Path]:
 
 
 def _move(folder: Path, path: Path, replace_existing: bool) -> None:
-    """Put the finished folder in place. An artifact that is there is moved aside first, and removed last."""
+    """Put the finished folder in place. An artifact that is there is moved aside first, and removed last.
+
+    Between looking and moving another process may put its own there, or move ours aside: then this looks again.
+    """
     aside = folder.with_name(f"{folder.name}.old")
-    try:
-        if path.exists():
+    for attempt in range(_MOST_MOVES):
+        try:
+            if path.exists():
+                if not replace_existing and layout.is_artifact(path):
+                    return
+                os.rename(path, aside)
+            os.rename(folder, path)
+            return
+        except OSError as error:
+            if aside.exists() and not path.exists():
+                os.rename(aside, path)
             if not replace_existing and layout.is_artifact(path):
-                return
-            os.rename(path, aside)
-        os.rename(folder, path)
-    except OSError as error:
-        if aside.exists() and not path.exists():
-            os.rename(aside, path)
-        if not replace_existing and layout.is_artifact(path):
-            return  # another process was faster, with the same content
-        raise ArtifactError(f"cannot put the artifact at {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+                return  # another process was faster, with the same content
+            if error.errno not in _TAKEN or attempt + 1 == _MOST_MOVES:
+                raise ArtifactError(f"cannot put the artifact at {path}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)

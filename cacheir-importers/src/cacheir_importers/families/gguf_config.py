@@ -38,7 +38,7 @@ class Metadata:
     def number_or(self, name: str, default: float) -> float:
         """A number that config.json spells, in its shortest spelling; ``default`` where it is absent or 0."""
         given = self.fields.number_or(self.key(name), None, least=0.0)
-        return shortest_float32(given or default)
+        return shortest_float32(given or self.fields.assume(self.key(name), default))
 
     def count(self) -> int:
         """How many layers there are."""

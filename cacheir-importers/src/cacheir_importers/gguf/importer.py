@@ -89,6 +89,7 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
             *notes,
             *vocabulary_note(len(tokenizer.data["tokens"]) if tokenizer else 0, spec),
             *unused_note(weights, sources),
+            *_unknown_types_note(tensors),
         ),
         unread=(*_unread(metadata, f"{architecture}."), *unused_tensors(weights, sources)),
     )

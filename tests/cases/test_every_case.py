@@ -1,0 +1,192 @@
+"""Which test holds which case of the bug reports: every number has some, and every test that is named is there.
+
+The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
+(B), and the numeric and quantised ones (C, F) that need no server. A case of this folder is found by the name of its
+tests, ``test_a07_...``; what tests elsewhere hold besides is listed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CASES = """
+A01 A02 A04 A05 A07 A09 A11 A12 A13 A15 A16 A17 A19 A20 A21 A22 A24 A25 A28 A29
+B01 B03 B04 B05 B07 B09 B10 B11 B12 B13 B15 B17 B18 B20 B21 B23 B25 B27 B28 B30 B31 B32
+C01 C02 C03 C13
+F01 F02 F04 F06 F07 F09 F10
+""".split()
+
+_IMPORTERS, _CORE = "cacheir-importers/tests", "cacheir-core/tests"
+
+# case -> tests of other folders, FILE::TEST
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "A01": (f"{_IMPORTERS}/test_gguf_reader.py::test_a01_dimensions_whose_product_wraps",),
+    "A02": (f"{_IMPORTERS}/test_gguf_reader.py::test_a02_zero_sizes_and_empty_names",),
+    "A04": (
+        f"{_IMPORTERS}/test_gguf_reader.py::test_a04_counts_that_promise_terabytes",
+        f"{_IMPORTERS}/test_gguf_reader.py::test_a04_arrays_nested_without_end",
+    ),
+    "A05": (f"{_IMPORTERS}/test_gguf_reader.py::test_a05_alignment",),
+    "A07": (
+        f"{_IMPORTERS}/test_gguf_reader.py::test_a07_whole_files_of_another_kind",
+        "tests/importers/test_gguf_package.py::test_a07_a_big_endian_file_is_refused_as_such",
+    ),
+    "A09": (
+        f"{_IMPORTERS}/test_gguf_reader.py::test_a09_a_key_twice",
+        f"{_IMPORTERS}/test_gguf_reader.py::test_a09_a_tensor_twice",
+    ),
+    "A11": (
+        f"{_IMPORTERS}/test_gguf_importer.py::test_a11_a_type_that_nobody_reads_matters_only_where_it_is_needed",
+        f"{_IMPORTERS}/test_show_header.py::test_a11_every_tensor_is_listed",
+    ),
+    "A12": (f"{_IMPORTERS}/test_gguf_reader.py::test_a12_every_cut_is_refused",),
+    "A13": (
+        f"{_IMPORTERS}/test_gguf_parts.py::test_a_missing_part_is_named",
+        f"{_IMPORTERS}/test_gguf_parts.py::test_a_tensor_in_two_parts",
+        "tests/importers/test_gguf_types.py::test_a13_a_split_model_is_the_unsplit_one",
+    ),
+    "A15": (f"{_IMPORTERS}/test_huggingface_importer.py::test_a15_architecture_and_model_type_apart",),
+    "A16": (f"{_IMPORTERS}/test_safetensors_header.py::test_a16_headers_that_are_none",),
+    "A17": (
+        f"{_IMPORTERS}/test_safetensors_header.py::test_a17_offsets_and_shapes",
+        f"{_IMPORTERS}/test_safetensors_header.py::test_the_library_agrees",
+    ),
+    "A19": (f"{_IMPORTERS}/test_packed.py::test_e4m3_is_what_its_formula_says",),
+    "A20": (f"{_IMPORTERS}/test_checkpoint.py::test_a20_names_that_lead_out_are_refused_unseen",),
+    "A21": (f"{_IMPORTERS}/test_checkpoint.py::test_a21_the_hubs_cache_is_made_of_links",),
+    "A22": (f"{_IMPORTERS}/test_checkpoint.py::test_a22_of_two_shards_with_one_tensor_the_index_decides",),
+    "A24": (f"{_IMPORTERS}/test_checkpoint.py::test_a24_pickles_are_never_opened",),
+    "A25": (f"{_IMPORTERS}/test_npz.py::test_a25_a_needed_object_array_is_refused_by_name",),
+    "A28": (
+        f"{_IMPORTERS}/test_stablehlo.py::test_a28_constants_as_printers_write_them",
+        f"{_IMPORTERS}/test_stablehlo.py::test_what_is_not_supported_is_refused_with_its_place",
+    ),
+    "A29": (
+        f"{_CORE}/runtime/test_chat_template.py::test_case_a29_nothing_inside_python_is_reached",
+        f"{_CORE}/runtime/test_chat_template.py::test_case_a29_a_template_takes_neither_all_time_nor_all_memory",
+        f"{_CORE}/runtime/test_chat_template.py::test_a_template_that_is_wrong_is_reported_when_it_is_loaded",
+    ),
+    "B01": ("tests/families/test_gguf.py::test_the_twin_has_the_logits_of_the_folder",),
+    "B03": (f"{_IMPORTERS}/test_huggingface_importer.py::test_b03_the_base_in_every_spelling",),
+    "B04": (
+        "tests/families/test_rope.py::test_b04_multipliers_of_llama3",
+        "tests/families/test_rope.py::test_tables_are_those_of_transformers",
+    ),
+    "B05": (
+        "tests/families/test_rope.py::test_b05_magnitudes_of_yarn",
+        "tests/families/test_rope.py::test_b05_a_key_that_nothing_knows_is_reported",
+    ),
+    "B09": (
+        "tests/families/test_layers.py::test_b09_partial_rotation_of_phi_3",
+        f"{_IMPORTERS}/test_huggingface_importer.py::test_b09_partial_rotation_is_named",
+    ),
+    "B10": (
+        "tests/importers/test_transformers.py::test_b10_heads",
+        f"{_IMPORTERS}/test_huggingface_importer.py::test_b10_heads_tied_and_untied",
+    ),
+    "B11": ("tests/families/test_layers.py::test_b11_heads_that_are_no_part_of_hidden",),
+    "B12": ("tests/families/test_layers.py::test_b12_large_biases_of_qwen2",),
+    "B13": (
+        "tests/families/test_layers.py::test_b13_norms_of_q_and_k_in_every_path",
+        "tests/families/test_layers.py::test_b13_norms_that_are_missing",
+    ),
+    "B15": (
+        "tests/families/test_layers.py::test_b15_windows_of_each_layer",
+        "tests/families/test_layers.py::test_b15_windows_stand_in_the_graphs_and_in_the_logits",
+        "tests/families/test_layers.py::test_b15_layer_types_of_another_length",
+    ),
+    "B17": ("tests/families/test_layers.py::test_b17_granite_with_the_multipliers_of_the_report",),
+    "B18": (
+        f"{_IMPORTERS}/test_huggingface_importer.py::test_b18_ends_of_a_text_are_a_union",
+        f"{_CORE}/runtime/test_answer.py::test_case_b18_any_of_the_ending_ids_stops",
+    ),
+    "B20": (f"{_CORE}/runtime/test_encode.py::test_case_b20_one_beginning_token",),
+    "B21": ("tests/end_to_end/test_padded_vocabulary.py::test_greedy_tokens_are_the_largest_known_logits",),
+    "B23": (
+        f"{_CORE}/runtime/test_encode.py::test_case_b23_a_user_cannot_forge_a_turn",
+        "tests/importers/test_transformers.py::test_b23_control_tokens_as_transformers_splits_them",
+    ),
+    "B25": (
+        f"{_IMPORTERS}/test_gguf_tokenizer.py::test_b25_pieces",
+        f"{_IMPORTERS}/test_gguf_tokenizer.py::test_b25_an_unknown_split_is_refused_by_name",
+        f"{_IMPORTERS}/test_gguf_tokenizer.py::test_b25_a_missing_split_is_refused",
+    ),
+    "B27": (
+        f"{_IMPORTERS}/test_huggingface_tokenizer.py::test_b27_sentencepiece",
+        f"{_IMPORTERS}/test_huggingface_tokenizer.py::test_b27_bytes_are_bytes_and_never_their_names",
+        f"{_IMPORTERS}/test_gguf_pieces.py::test_b27_decoding_token_by_token_is_decoding_at_once",
+        "tests/importers/test_sentencepiece.py::test_b27_the_librarys_ids",
+    ),
+    "B28": (f"{_CORE}/runtime/test_answer.py::test_streaming_equals_the_whole",),
+    "B31": (
+        f"{_CORE}/runtime/test_encode.py::test_case_b31_text_parts_are_one_string",
+        f"{_CORE}/runtime/test_encode.py::test_messages_of_a_wrong_shape_are_named",
+    ),
+    "B32": (f"{_CORE}/runtime/test_session.py::test_ids_out_of_range_are_named",),
+    "C01": (
+        "tests/end_to_end/test_not_finite.py::test_c01_greedy",
+        "cacheir-native/tests/test_executor_results.py::test_logits_that_are_not_finite_fail_their_row_alone",
+    ),
+    "C02": ("cacheir-native/tests/test_executor_invariance.py::test_neighbours",),
+    "F01": (
+        f"{_CORE}/formats/test_classic.py::test_f01_f02_nibble_order_sign_of_the_minimum_and_fifth_bits",
+        "cacheir-native/tests/test_building_blocks.py::test_packing_keeps_every_bit_of_a_format",
+    ),
+    "F02": (f"{_CORE}/formats/test_classic.py::test_f01_f02_nibble_order_sign_of_the_minimum_and_fifth_bits",),
+    "F04": (
+        f"{_CORE}/formats/test_k_quants.py::test_f04_the_upper_bits_of_scales_and_minima",
+        "tests/formats/test_gguf_bits.py::test_unpacking_any_bytes",
+    ),
+    "F06": (
+        f"{_IMPORTERS}/test_packed.py::test_f06_groups_that_do_not_divide_the_inputs",
+        f"{_IMPORTERS}/test_packed.py::test_f06_inputs_that_do_not_fill_words_are_refused",
+    ),
+    "F07": (
+        f"{_IMPORTERS}/test_packed.py::test_f07_both_ways_to_store_zero_points",
+        f"{_IMPORTERS}/test_packed.py::test_f07_a_wrong_label_of_a_symmetric_model_is_seen",
+        f"{_IMPORTERS}/test_packed.py::test_f07_zero_points_that_are_not_packed",
+        f"{_IMPORTERS}/test_huggingface_importer.py::test_f07_quantised_checkpoints_are_named",
+    ),
+    "F09": (
+        f"{_IMPORTERS}/test_packed.py::test_f09_the_group_of_each_input",
+        f"{_IMPORTERS}/test_packed.py::test_f09_act_order_without_groups_is_refused",
+    ),
+    "F10": (f"{_IMPORTERS}/test_packed.py::test_f10_the_word_of_the_case",),
+}
+
+
+def names_of_tests(path: Path) -> Iterator[str]:
+    """The names of the test functions of a file, those of classes included."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.name
+
+
+def here() -> dict[str, list[str]]:
+    """Case -> the tests of this folder that are named after it."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for name in names_of_tests(path):
+            case = re.match(r"test_([abcf]\d\d)_", name)
+            if case:
+                found.setdefault(case.group(1).upper(), []).append(name)
+    return found
+
+
+def test_every_case_has_a_test() -> None:
+    named = here()
+    assert [case for case in CASES if not named.get(case) and not ELSEWHERE.get(case)] == []
+    assert set(named) | set(ELSEWHERE) <= set(CASES)
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    held: dict[str, set[str]] = {}
+    for names in ELSEWHERE.values():
+        for file, _, test in (name.partition("::") for name in names):
+            held.setdefault(file, set(names_of_tests(ROOT / file)))
+            assert test in held[file], f"{file} has no {test}"

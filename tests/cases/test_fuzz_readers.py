@@ -1,0 +1,100 @@
+"""The fuzzer of `make soak`: some seconds of it find nothing in the readers, and it finds what is planted in others."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOAK = Path(__file__).resolve().parents[2] / "benchmarks" / "soak"
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the fuzzer watches its children in /proc")
+
+# Readers with a fault each, which shows now and then.
+PLANTED = """
+import os, time
+from dataclasses import dataclass
+from random import Random
+
+from cacheir.errors import MalformedModelError
+
+
+@dataclass
+class Reader:
+    fault: object
+    prepare = staticmethod(lambda folder: lambda random: ("file", bytes([random.randrange(256)])))
+
+    def read(self, folder, name):
+        value = (folder / name).read_bytes()[0]
+        if value % 2:
+            raise MalformedModelError("an odd number")
+        if value > 200:
+            self.fault()
+
+
+def hang():
+    while True:
+        pass
+
+
+kept = []
+
+
+def grow():
+    kept.append(bytearray(1 << 26))
+    for place in range(0, 1 << 26, 4096):
+        kept[-1][place] = 1
+
+
+READERS = {
+    "sound": Reader(lambda: None),
+    "crash": Reader(lambda: 1 // 0),
+    "hang": Reader(hang),
+    "growth": Reader(grow),
+    "signal": Reader(lambda: os.abort()),
+}
+"""
+
+
+def fuzz(folder: Path, tmp_path: Path, *words: str) -> tuple[int, str, Path]:
+    """Exit code, what was said, and where files that did harm are kept."""
+    found = tmp_path / "found"
+    command = [
+        sys.executable,
+        str(folder / "fuzz_readers.py"),
+        "--out",
+        str(tmp_path / "last.txt"),
+        "--found",
+        str(found),
+    ]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=300)
+    return done.returncode, done.stdout + done.stderr, found
+
+
+def test_a_few_seconds_find_nothing(tmp_path: Path) -> None:
+    code, said, found = fuzz(SOAK, tmp_path, "--seconds", "5")
+    assert code == 0, said
+    lines = (tmp_path / "last.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["gguf", "safetensors", "npz", "onnx", "stablehlo"]
+    for line in lines[1:]:
+        numbers = line.replace(",", "").split()
+        files, read, refused = (int(numbers[numbers.index(word) - 1]) for word in ("files", "read", "refused"))
+        # A fuzzer whose files are all refused at the first byte, or all fine, tests nothing.
+        assert files > 20 and read > files / 100 and refused > files / 10, line
+    assert not found.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("crash", "CRASH"), ("hang", "HANG"), ("growth", "GROWTH"), ("signal", "ended with -6")]
+)
+def test_what_is_planted_is_found(tmp_path: Path, name: str, said: str) -> None:
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    shutil.copy(SOAK / "fuzz_readers.py", folder)
+    (folder / "readers.py").write_text(PLANTED)
+    code, lines, found = fuzz(folder, tmp_path, "--seconds", "4", "--readers", f"sound,{name}")
+    assert code == 1 and f"{name}: " in lines and said in lines, lines
+    assert "found: 0" in lines  # the sound one
+    assert {path.name.partition("-")[0] for path in found.iterdir()} == {name}
