@@ -145,6 +145,16 @@ class FakeExecutor:
         for source, target in pairs:
             self.pools[group][target] = self.pools[group][source]
 
+    def read_pages(self, group: int, pages: Sequence[int]) -> np.ndarray:
+        """f32 [pages, layers, 2, 1, page_tokens, 8]: the token everywhere, and its layer's number added."""
+        layers = (2, 1)[group]
+        tokens = self.pools[group][list(pages)].astype(np.float32)
+        wide = np.broadcast_to(tokens[:, None, None, None, :, None], (len(pages), layers, 2, 1, self.page_tokens, 8))
+        return wide + np.arange(layers, dtype=np.float32)[None, :, None, None, None, None]
+
+    def write_pages(self, group: int, pages: Sequence[int], data: np.ndarray) -> None:
+        self.pools[group][list(pages)] = data[:, 0, 0, 0, :, 0].astype(np.int64)
+
     def memory(self) -> MemoryUse:
         return MemoryUse(weights=0, kv=sum(pool.nbytes for pool in self.pools), arena=0)
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cacheir.errors import QueueFull, RequestError, RequestTooLong
+from cacheir.errors import ArtifactDamagedError, QueueFull, RequestError, RequestTooLong
 from cacheir.runtime.engine.engine import Engine
+from cacheir.runtime.engine.incident import load_incident, replay, save_incident
 from cacheir.runtime.engine.job import Event, Job
 from cacheir.runtime.engine.plan_step import EngineLimits
+from cacheir.runtime.engine.prompt_lookup import Speculation
 from cacheir.runtime.request import admit
 from cacheir.runtime.sampling import SamplingParams
 
@@ -349,3 +351,84 @@ def test_hidden_states_are_given_and_no_token(fake):
     assert events[-1].outcome == "stop" and events[-1].hidden.tolist() == [6.0] * 8
     assert not ids_of(events)
     check_pages(engine)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=16), min_size=1, max_size=4),
+    modulus=st.integers(2, 7),
+    drafts=st.integers(1, 6),
+    page_tokens=st.integers(1, 5),
+)
+def test_drafts_change_no_token(fake, prompts, modulus, drafts, page_tokens):
+    # The next token is a function of the last two, so texts go in circles and drafts are often right.
+    executor = fake.FakeExecutor(page_tokens=page_tokens, script=lambda history: (sum(history[-2:]) * 5 + 1) % modulus)
+    model = fake.open_fake(executor)
+    engine = Engine(model, LIMITS, speculation=Speculation(draft_tokens=drafts))
+    jobs = [job(model, f"d{n}", prompt, 20) for n, prompt in enumerate(prompts)]
+    for one, events in zip(jobs, engine.generate(jobs)):
+        assert ids_of(events) == fake.expected(executor, one.ids, 20)
+    check_pages(engine)
+
+
+def test_right_drafts_save_steps(fake):
+    executor = fake.FakeExecutor(script=lambda history: (history[-1] + 1) % 4, run_ahead=False)
+    model = fake.open_fake(executor)
+    engine = Engine(model, LIMITS, speculation=Speculation(draft_tokens=5))
+    (events,) = engine.generate([job(model, "one", [0, 1, 2, 3, 0, 1], 30)])
+    assert ids_of(events) == fake.expected(executor, [0, 1, 2, 3, 0, 1], 30)
+    assert len(executor.steps) < 10
+    assert engine.state.counters.draft_tokens["accepted"] > 20
+
+
+def test_the_audit_finds_a_page_that_was_changed_behind_the_engine(fake):
+    executor = fake.FakeExecutor(page_tokens=4)
+    model = fake.open_fake(executor)
+    engine = Engine(model, LIMITS, audit_every=2)
+    prompt = list(range(1, 18))
+    for name in "abc":
+        engine.generate([job(model, name, prompt, 2)])
+    assert dict(engine.state.counters.audits) == {"clean": 1} and not engine.findings
+    (node, *_) = engine.state.index.match(prompt)[2:]
+    executor.pools[1][node.pages[1], 3] += 1
+    for name in "de":
+        engine.generate([job(model, name, prompt, 2)])
+    (finding,) = engine.findings
+    assert (finding.group, finding.page, finding.pool_page, finding.layer) == (1, 2, node.pages[1], 1)
+    assert "differ by 1" in finding.problem
+    assert dict(engine.state.counters.audits) == {"clean": 1, "corrupt": 1}
+    check_pages(engine)
+
+
+def test_an_incident_is_replayed_to_the_same_tokens(fake, tmp_path):
+    def run(script):
+        executor = fake.FakeExecutor(page_tokens=2, script=script)
+        model = fake.open_fake(executor, kv_tokens=60)
+        return model, Engine(model, LIMITS)
+
+    model, engine = run(None)
+    jobs = [job(model, f"i{n}", [n, n + 1, n + 2], 9, temperature=0.8 * (n % 2)) for n in range(5)]
+    events = engine.generate(jobs)
+    engine.submit(job(model, "gone", [9, 9], 9), [].append)
+    engine.step()
+    engine.cancel("gone")
+    path = tmp_path / "incident.json"
+    save_incident(path, engine.recorder.incident("key", engine.state.limits))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["incident.json"]
+    found = load_incident(path)
+    assert found["decisions"] and len(found["jobs"]) == 6
+    _, second = run(None)
+    outcome = replay(second, found)
+    assert outcome.parted is None and outcome.tokens >= sum(len(ids_of(mine)) for mine in events)
+    _, other = run(lambda history: len(history) % 7)
+    assert replay(other, found).parted is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1, "jobs": [{"sampling": {}, "ids": "x", "tokens": []}]}', "[" * 9999]
+)
+def test_a_file_that_is_no_incident_is_refused(tmp_path, text):
+    path = tmp_path / "incident.json"
+    path.write_text(text)
+    with pytest.raises(ArtifactDamagedError, match="no incident file"):
+        load_incident(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.engine.deliver import deliver, deliver_end, join
@@ -10,10 +11,15 @@ from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.host_token import pick_token, token_logprobs
 from cacheir.runtime.engine.job import Listener, TokenLogprobs
 from cacheir.runtime.engine.plan_step import EnginePlan, Part
+from cacheir.runtime.engine.prompt_lookup import accepted
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.executor import RowOutput
+from cacheir.runtime.host_sampling import pick_on_host
 from cacheir.runtime.sequence import Sequence as TokenSequence
 from cacheir.runtime.vocabulary_mask import allows
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def take_in(state: EngineState, entry: Entry) -> None:
@@ -55,7 +61,7 @@ def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
     for part in plan.parts:
         entry, size = part.entry, state.kv.page_tokens
         assert isinstance(entry, Entry)
-        stop = entry.sequence.cached + part.tokens + plan.ahead - 1
+        stop = entry.sequence.cached + part.fed + plan.ahead - 1
         if stop > entry.pages * size:
             lacking = -(-stop // size) - entry.pages - state.space.free
             if lacking > 0:
@@ -70,6 +76,9 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> N
     sequence = entry.sequence
     if output.error is not None:
         end(state, entry, "error", now, error=output.error)
+        return
+    if part.draft and output.logits is not None:
+        _take_draft(state, entry, part.draft, output.logits, now)
         return
     if entry.all_logits and output.logits is not None:
         _note_prompt(entry, part, output)
@@ -240,6 +249,26 @@ def _enter(state: EngineState, entry: Entry) -> None:
     salt = entry.job.salt
     if state.index.extend(entry.nodes, sequence.ids, sequence.cached, sequence.tables, salt):
         sequence.tables = state.index.adopted(entry.nodes, sequence.tables)
+
+
+def _take_draft(state: EngineState, entry: Entry, draft: tuple[int, ...], logits: np.ndarray, now: float) -> None:
+    """``logits`` f32 [1 + draft, V]: the tokens that the model chooses, up to the first that was not proposed."""
+    chosen: list[int] = []
+    for number, row in enumerate(logits):
+        ids = [*entry.sequence.ids, *draft[:number]]
+        token, error = pick_on_host(row, entry.job.sampling, ids, entry.answer.sampled + number, state.mask)
+        if token is None:
+            if not chosen:
+                end(state, entry, "error", now, error=error)
+                return
+            break
+        chosen.append(token)
+        if number < len(draft) and token != draft[number]:
+            break
+    right = accepted(draft, chosen)
+    state.counters.draft_tokens["accepted"] += right
+    state.counters.draft_tokens["rejected"] += len(draft) - right
+    take_ahead(state, entry, chosen, now)
 
 
 def _note_prompt(entry: Entry, part: Part, output: RowOutput) -> None:

@@ -20,6 +20,8 @@ class EngineCounters:
     waits: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)  # by kind: recompute, spill
     violations: Counter[str] = field(default_factory=Counter)  # by bound: deadline, ttft
+    draft_tokens: Counter[str] = field(default_factory=Counter)  # accepted, rejected
+    audits: Counter[str] = field(default_factory=Counter)  # clean, corrupt
     backpressure_waits: int = 0
     recomputed_tokens: int = 0
     deduplicated_requests: int = 0

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import CacheIRError, QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AHEAD_SECONDS
 from cacheir.runtime.engine import apply_step
+from cacheir.runtime.engine.audit import AuditFinding, audit_entry
 from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.incident import Decision, Recorder
 from cacheir.runtime.engine.job import Event, Job, Listener, Sink
 from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, order_waiting, plan_step
 from cacheir.runtime.engine.prefix_index import PrefixIndex
+from cacheir.runtime.engine.prompt_lookup import Speculation, draft
 from cacheir.runtime.engine.queue_limits import check_room
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.engine.step_data import step_of
@@ -24,21 +25,8 @@ from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.open_model import OpenModel
 from cacheir.runtime.request import check_length
 
+NO_DRAFTS = Speculation()
 Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What one step did, for the flight recorder: jobs by id, with the tokens that each row had."""
-
-    number: int
-    mode: str
-    rows: tuple[tuple[str, int], ...]
-    admitted: tuple[str, ...]
-    preempted: tuple[str, ...]
-    ahead: int
-    waits: str
-    seconds: float
 
 
 class Engine:
@@ -55,18 +43,25 @@ class Engine:
         *,
         clock: Callable[[], float] = time.monotonic,
         order: Order = order_waiting,
+        speculation: Speculation = NO_DRAFTS,
         record: int = 256,
+        audit_every: int = 0,
     ) -> None:
         self._model = model
         self._clock = clock
         self._order = order
+        self._speculation = speculation
         self._executor = model.executor
         capabilities = model.executor.capabilities()
         self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
         self._runs_ahead = capabilities.run_ahead and self._samples
         self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
         self._arrivals = 0
-        self.decisions: deque[Decision] = deque(maxlen=record)
+        self.recorder = Recorder(record)
+        self.findings: list[AuditFinding] = []  # audits that found a difference
+        self._audit_every = audit_every
+        self._reusing = 0
+        self._exact = capabilities.determinism == "bit"
         self.refused_ahead = ""
         kv, spec = model.runner.kv, model.program.spec
         self.state = EngineState(
@@ -107,7 +102,13 @@ class Engine:
 
     def _take(self, job: Job, sink: Sink, sampler: HostSampler | None) -> None:
         state = self.state
-        listener = Listener(job=job, sink=sink, arrived=self._clock())
+        self.recorder.came(job)
+
+        def telling(event: Event) -> None:
+            self.recorder.told(event)
+            sink(event)
+
+        listener = Listener(job=job, sink=telling, arrived=self._clock())
         twin = state.by_key.get(job.duplicate_key) if job.duplicate_key is not None else None
         if twin is not None:
             apply_step.take_twin(state, twin, listener)
@@ -138,6 +139,8 @@ class Engine:
             if plan.waits:
                 state.counters.waits[plan.waits] += 1
             apply_step.make_room(state, plan, now)
+            if self._audit_every:
+                self._audit(plan)
             if not plan.parts:
                 self._unblock(plan)
                 return True
@@ -169,11 +172,22 @@ class Engine:
 
     def _plan(self, now: float) -> EnginePlan:
         state = self.state
+        if self._speculation.draft_tokens:
+            for entry in state.running:
+                entry.draft = self._draft(entry)
         waiting = self._order(state.waiting, now, state.limits.ageing_s) if state.waiting else ()
         ahead = 1
         if self._runs_ahead and not waiting and not state.switches and self._step_seconds:
             ahead = max(1, int(AHEAD_SECONDS / self._step_seconds))
+            if any(entry.draft for entry in state.running):
+                ahead = 1
         return plan_step(state.running, waiting, state.space, state.limits, reuse=state.reuse, ahead=ahead)
+
+    def _draft(self, entry: Entry) -> tuple[int, ...]:
+        """What may come next; the answer's last token needs no draft, and neither does one that the host must see."""
+        if entry.pending != 1 or entry.on_host or entry.masked or not entry.job.sampling.greedy:
+            return ()
+        return draft(entry.sequence.ids, self._speculation, entry.remaining - 1)
 
     def _run(self, plan: EnginePlan) -> None:
         step = step_of(plan, self.state)
@@ -239,6 +253,21 @@ class Engine:
                 apply_step.end(self.state, entry, "error", now, error=error)
         return True
 
+    def _audit(self, plan: EnginePlan) -> None:
+        """Every n-th request that took pages over has them computed anew and compared."""
+        for entry in plan.admitted:
+            assert isinstance(entry, Entry)
+            if not entry.nodes:
+                continue
+            self._reusing += 1
+            if self._reusing % self._audit_every:
+                continue
+            layers = self._model.program.group_layers
+            finding = audit_entry(self._executor, self.state, entry, layers, exact=self._exact)
+            self.state.counters.audits["skipped" if finding.skipped else "corrupt" if finding.problem else "clean"] += 1
+            if finding.problem:
+                self.findings.append(finding)
+
     def _unblock(self, plan: EnginePlan) -> None:
         """Nothing could run. If nobody runs any more, sessions beside the engine hold the pages: the first fails."""
         if plan.preempted or self.state.running:
@@ -248,11 +277,11 @@ class Engine:
         apply_step.end(self.state, entry, "error", self._clock(), error=sentence)
 
     def _record(self, plan: EnginePlan, seconds: float) -> None:
-        self.decisions.append(
+        self.recorder.decisions.append(
             Decision(
                 number=sum(self.state.counters.steps.values()),
                 mode=plan.mode,
-                rows=tuple((_id(part), part.tokens) for part in plan.parts),
+                rows=tuple((_id(part), part.fed) for part in plan.parts),
                 admitted=tuple(entry.job.id for entry in plan.admitted if isinstance(entry, Entry)),
                 preempted=tuple(entry.job.id for entry in plan.preempted if isinstance(entry, Entry)),
                 ahead=plan.ahead,

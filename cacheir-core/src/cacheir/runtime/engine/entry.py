@@ -35,6 +35,7 @@ class Entry:
     preemptions: int = 0
     running: bool = False
     masked: bool = False  # the next token is picked within the vocabulary's mask, since the last pick was none of it
+    draft: tuple[int, ...] = ()  # what the next step may check besides
     text: str = ""  # all that was delivered, for a client that joins late
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)

@@ -38,6 +38,8 @@ class Candidate(Protocol):
     def on_host(self) -> bool: ...
     @property
     def all_logits(self) -> bool: ...
+    @property
+    def draft(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,20 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Part:
-    """One request's part of a step: ``tokens`` of its pending ones; ``last`` says that an output comes out of it."""
+    """One request's part of a step: ``tokens`` of its pending ones; ``last`` says that an output comes out of it.
+
+    ``draft`` are proposed tokens that the step checks behind them.
+    """
 
     entry: Candidate
     tokens: int
     last: bool
+    draft: tuple[int, ...] = ()
+
+    @property
+    def fed(self) -> int:
+        """Tokens that the row feeds."""
+        return self.tokens + len(self.draft)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +130,7 @@ def plan_step(
     plan.place_chunks(running)
     if waiting:
         plan.admit(waiting, reuse)
-    mode = "prefill" if any(part.tokens > 1 for part in plan.parts) else "decode"
+    mode = "prefill" if any(part.fed > 1 for part in plan.parts) else "decode"
     # Nobody waits, nor did anyone have to leave: the executor may go on by itself.
     if mode == "prefill" or waiting or plan.preempted:
         ahead = 1
@@ -175,6 +186,9 @@ class _Plan:
         for entry in running:
             if entry.pending == 1 and self._rows_left() and self._tokens and entry not in self.preempted:
                 self._place(entry, 1)
+        # Drafts take what nobody needs: they never push anyone out, nor keep a prompt from its chunk.
+        if not any(entry.pending > 1 for entry in running):
+            self.parts = [self._drafted(part) for part in self.parts]
 
     def place_chunks(self, running: Sequence[Candidate]) -> None:
         """A chunk of every prompt that runs, as far as tokens and rows reach."""
@@ -230,6 +244,17 @@ class _Plan:
         if self._batch >= self._limits.max_batch or not self._rows_left():
             return "rows"
         return "" if self._tokens else "tokens"
+
+    def _drafted(self, part: Part) -> Part:
+        entry = part.entry
+        draft = entry.draft[: self._tokens]
+        needed = pages_needed(entry, entry.cached + 1 + len(draft), self._page_tokens)
+        needed -= pages_needed(entry, entry.cached + 1, self._page_tokens)
+        if not draft or needed > self._free:
+            return part
+        self._tokens -= len(draft)
+        self._free -= needed
+        return Part(entry, part.tokens, part.last, draft)
 
     def _chunk(self, entry: Candidate, missing: int) -> int:
         most = self._limits.host_chunk_tokens if entry.all_logits else self._limits.chunk_tokens

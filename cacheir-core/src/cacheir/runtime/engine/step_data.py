@@ -20,7 +20,9 @@ def _row(slot: int, part: Part, state: EngineState) -> Row:
     start, sampling = sequence.cached, entry.job.sampling
     want, mask = "nothing", None
     want_at: tuple[int, ...] = ()
-    if entry.all_logits:
+    if part.draft:
+        want, want_at = "logits", tuple(range(part.fed))
+    elif entry.all_logits:
         want, want_at = "logits", tuple(range(part.tokens))
     elif part.last:
         want = "logits" if entry.on_host and entry.job.want == "token" else entry.job.want
@@ -28,7 +30,7 @@ def _row(slot: int, part: Part, state: EngineState) -> Row:
         mask = state.mask if want == "token" and (entry.masked or not sampling.greedy) else None
     return Row(
         slot=slot,
-        tokens=tuple(sequence.ids[start : start + part.tokens]),
+        tokens=(*sequence.ids[start : start + part.tokens], *part.draft),
         position=start,
         pages=sequence.tables,
         want=want,

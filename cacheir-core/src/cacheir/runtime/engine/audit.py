@@ -1,0 +1,106 @@
+"""The cache-equivalence audit: keys and values that were taken over are computed once more and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cacheir.errors import CacheIRError
+from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.state import EngineState
+from cacheir.runtime.executor import Executor, Row, Step
+
+# Of the largest value of a layer's page: what rounding may differ in where kernels are chosen by shape.
+TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFinding:
+    """One audit. ``problem`` is "" where all is equal; else ``group``, ``page`` and ``layer`` say where it is not.
+
+    ``page`` is the place in the job's table, ``pool_page`` its number in the pool, ``layer`` the model's layer.
+    ``skipped`` says why there was nothing to compare with.
+    """
+
+    job_id: str
+    tokens: int
+    problem: str = ""
+    group: int = -1
+    page: int = -1
+    pool_page: int = -1
+    layer: int = -1
+    skipped: str = ""
+
+
+def audit_entry(
+    executor: Executor, state: EngineState, entry: Entry, group_layers: Sequence[Sequence[int]], *, exact: bool
+) -> AuditFinding:
+    """Compares the pages that ``entry`` took over at its admission with what its own tokens give.
+
+    The tokens are computed anew in pages of their own, which are given back. ``exact`` compares bits, as an executor
+    promises them; else values within ``TOLERANCE``.
+    """
+    tokens = len(entry.nodes) * state.kv.page_tokens
+    missing = max(0, len(entry.nodes) - state.space.free)
+    if missing > state.index.evictable:
+        return AuditFinding(job_id=entry.job.id, tokens=tokens, skipped="there are no free pages to compute them in")
+    state.index.evict(missing)
+    tables = state.kv.reserve(state.kv.empty(), 0, tokens)
+    try:
+        _compute(executor, state, entry, tables, tokens)
+        return _compared(executor, state, entry, tables, group_layers, exact=exact)
+    except CacheIRError as error:
+        return AuditFinding(job_id=entry.job.id, tokens=tokens, skipped=f"the tokens could not be computed: {error}")
+    finally:
+        state.kv.cut(tables, 0)
+
+
+def _compute(
+    executor: Executor, state: EngineState, entry: Entry, tables: tuple[tuple[int, ...], ...], tokens: int
+) -> None:
+    ids, chunk = entry.sequence.ids, state.limits.chunk_tokens
+    for start in range(0, tokens, chunk):
+        row = Row(
+            slot=0,
+            tokens=tuple(ids[start : min(start + chunk, tokens)]),
+            position=start,
+            pages=tables,
+            want="nothing",
+            sampling=entry.job.sampling,
+            length=len(ids),
+        )
+        executor.wait(executor.submit(Step(mode="prefill", rows=(row,))))
+
+
+def _compared(
+    executor: Executor,
+    state: EngineState,
+    entry: Entry,
+    tables: tuple[tuple[int, ...], ...],
+    group_layers: Sequence[Sequence[int]],
+    *,
+    exact: bool,
+) -> AuditFinding:
+    import numpy as np
+
+    tokens = len(entry.nodes) * state.kv.page_tokens
+    for group, table in enumerate(tables):
+        taken = [node.pages[group] for node in entry.nodes]
+        theirs, ours = executor.read_pages(group, taken), executor.read_pages(group, table)
+        for page in range(len(taken)):
+            for place, layer in enumerate(group_layers[group]):
+                mine, found = ours[page, place], theirs[page, place]
+                bound = 0.0 if exact else TOLERANCE * max(float(np.abs(mine).max()), 1e-6)
+                difference = np.abs(mine - found)
+                if not (difference <= bound).all():  # a NaN is a difference too
+                    largest = float(np.nanmax(difference)) if np.isfinite(difference).any() else float("nan")
+                    return AuditFinding(
+                        job_id=entry.job.id,
+                        tokens=tokens,
+                        problem=f"keys or values differ by {largest:g} (allowed: {bound:g})",
+                        group=group,
+                        page=page,
+                        pool_page=taken[page],
+                        layer=layer,
+                    )
+    return AuditFinding(job_id=entry.job.id, tokens=tokens)
