@@ -32,7 +32,7 @@ test-alone: dev
 	$(BIN)/nox -s tests
 
 test-example: dev
-	$(SAY) "Tests 2/3: the example plugin beside cacheir-core and nothing else"
+	$(SAY) "Tests 2/3: the example plugins, each from its wheel"
 	$(BIN)/nox -s examples
 
 test-together: dev

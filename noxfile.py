@@ -16,7 +16,7 @@ import nox
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("cacheir-core", "cacheir-cpu", "cacheir-importers", "cacheir-native", "cacheir-cuda", "cacheir-server")
-EXAMPLES = ("cacheir-drop-reshape",)
+EXAMPLES = tuple(sorted(path.name for path in (ROOT / "plugins-example").iterdir() if path.is_dir()))
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 
 nox.needs_version = ">=2025.2.9"
@@ -30,10 +30,13 @@ def folder(distribution: str) -> Path:
     return ROOT / distribution if distribution in PACKAGES else ROOT / "plugins-example" / distribution
 
 
-def siblings(distribution: str) -> list[str]:
-    """The packages of this tree that a distribution declares, itself left out."""
+def siblings(distribution: str, *extras: str) -> list[str]:
+    """The packages of this tree that a distribution declares, in its extras too; itself left out, core first."""
     project = nox.project.load_toml(folder(distribution) / "pyproject.toml")["project"]
-    return [name for name in PACKAGES if any(line.startswith(name) for line in project["dependencies"])]
+    lines = [*project["dependencies"]]
+    for extra in extras:
+        lines += project["optional-dependencies"][extra]
+    return [name for name in PACKAGES if name != distribution and any(line.startswith(name) for line in lines)]
 
 
 @cache
@@ -108,9 +111,14 @@ def metapackage(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("example", EXAMPLES, ids=EXAMPLES)
 def examples(session: nox.Session, example: str) -> None:
-    """An example plugin, from its wheel, beside cacheir-core and nothing else: found and run."""
+    """An example plugin from its wheel: found, sound, and its tests pass; the pass beside cacheir-core alone."""
     install(session, example)
-    session.run("python", str(ROOT / ".ci" / "check_example.py"), example.removeprefix("cacheir-"))
+    if example == "cacheir-drop-reshape":
+        session.run("python", str(ROOT / ".ci" / "check_example.py"), example.removeprefix("cacheir-"))
+    name = example.removeprefix("cacheir-")
+    session.install("-q", *CONSTRAINTS, *(wheel(each) for each in siblings(example, "test")), wheel(example) + "[test]")
+    session.run("cacheir", "plugins", "doctor", name)
+    session.run("pytest", "-q", "-m", "not slow", str(folder(example) / "tests"), *session.posargs)
 
 
 @nox.session(python=False)
