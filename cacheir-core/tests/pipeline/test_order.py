@@ -46,8 +46,10 @@ def test_steps_have_their_fixed_places() -> None:
         "m",
         "t",
         "select-kernels",
+        "choose-layouts",
         "schedule",
         "plan-memory",
+        "plan-captures",
     ]
 
 

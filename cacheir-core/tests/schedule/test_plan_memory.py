@@ -22,9 +22,10 @@ USES = {
     "call": BufferUse(writes_out=True),
     "writes": BufferUse(writes_out=True),
     "in_place": BufferUse(writes_out=True, in_place=True),
+    "over_second": BufferUse(writes_out=True, in_place=True, over=(1,)),
     "": BufferUse(writes_out=False),
 }
-KERNELS = st.sampled_from(["writes", "in_place", ""])
+KERNELS = st.sampled_from(["writes", "in_place", "over_second", ""])
 
 
 def scheduled(module: Module, kernels: Mapping[tuple[str, str], tuple[str, str]]) -> Schedule:
@@ -62,7 +63,7 @@ def modules(draw: st.DrawFn) -> tuple[Module, Schedule]:
                 operands = tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
                 types = draw(st.lists(st.sampled_from(sizes), min_size=1, max_size=2))
                 results = tuple(Value(f"v{number}.{i}", type_) for i, type_ in enumerate(types))
-                ops.append(Op("work", operands, results))
+                ops.append(Op(draw(st.sampled_from(["work", "work", "reshape"])), operands, results))
                 kernels[name, results[0].name] = (draw(KERNELS), draw(KERNELS))
             known += results
         outputs = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
@@ -148,6 +149,45 @@ def test_a_later_use_or_another_kernel_forbids_in_place() -> None:
     fresh = chain_frame("", reuse=False)
     assert fresh.places["b"].in_place_of == ""
     assert "b" in fresh.unplanned
+
+
+def test_results_take_over_the_operands_that_the_kernel_names() -> None:
+    kind, weight = TensorType.of("f32", 4), TensorType.of("f32", 4)
+    x, a, b, w, total, normed, out = (Value(name, kind, "input" if name == "x" else "op") for name in "xabwtno")
+    ops = (
+        *(Op("work", (x,), (value,)) for value in (a, b, replace(w, type=weight))),
+        Op("work", (a, b, w), (total, normed)),
+        Op("work", (total, normed), (out,)),
+    )
+    module = Module("decode", (Graph("main", (), (x,), (), ops, (out,)),))
+    kernels = {("main", name): ("writes", "writes") for name in "abwto"}
+    for kernel, hosts in (("in_place", ("a", "b")), ("over_second", ("b", "")), ("writes", ("", ""))):
+        kernels["main", "t"] = (kernel, kernel)
+        schedule = scheduled(module, kernels)
+        frame = plan_memory(module, schedule, use_of).frame("main")
+        assert (frame.places["t"].in_place_of, frame.places["n"].in_place_of) == hosts
+        # A plan that goes further than the kernel says is refused.
+        moved = replace(frame.places["t"], in_place_of="w", offset=frame.places["w"].offset)
+        broken = replace(frame, places={**frame.places, "t": moved})
+        plan = plan_memory(module, schedule, use_of)
+        problems = plan_problems(replaced(plan, broken), module, schedule, use_of)
+        assert any("not every kernel can do that" in problem for problem in problems) == (kernel != "in_place")
+
+
+def test_a_reshape_lies_on_its_operand_and_nothing_else_of_another_shape_does() -> None:
+    x = Value("x", TensorType.of("f32", "T", 8), "input")
+    shapes = {"a": ("T", 8), "b": ("T", 2, 4), "c": ("T", 8), "d": ("T", 8)}
+    a, b, c, d = (Value(name, TensorType.of("f32", *shape)) for name, shape in shapes.items())
+    ops = (
+        Op("work", (x,), (a,)),
+        Op("reshape", (a,), (b,)),
+        Op("work", (b,), (c,)),
+        Op("work", (c,), (d,)),
+    )
+    module = Module("decode", (Graph("main", (("T", 1, 4),), (x,), (), ops, ops[-1].results),))
+    frame = plan_memory(module, scheduled(module, {("main", n): ("in_place", "in_place") for n in "abcd"}), use_of)
+    places = frame.frame("main").places
+    assert (places["b"].in_place_of, places["c"].in_place_of) == ("a", "")
 
 
 def test_graphs_that_call_each_other_in_a_circle_are_refused() -> None:

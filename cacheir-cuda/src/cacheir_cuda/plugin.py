@@ -24,6 +24,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             name="cuda",
             summary="PyTorch and Triton kernels for NVIDIA GPUs",
             targets=("cuda.triton", "cuda.torch"),
+            capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             executor="cacheir_cuda.probe:refuse_to_open",
             probe="cacheir_cuda.probe:why_unavailable",
         ),

@@ -14,6 +14,7 @@ from cacheir.plugins.specs import BackendSpec
 from cacheir.schedule.add_costs import add_costs
 from cacheir.schedule.build_schedule import build_schedule
 from cacheir.schedule.op_cost import CostModel
+from cacheir.schedule.plan_captures import GraphSafe
 from cacheir.schedule.plan_memory import BufferUse, UseOf
 from cacheir.schedule.schedule import Choice, Entry, Schedule
 from cacheir.schedule.select_kernels import (
@@ -73,9 +74,14 @@ def buffer_uses(installation: Installation) -> UseOf:
         if kernel in fixed:
             return fixed[kernel]
         spec = installation.kernels[kernel]
-        return BufferUse(writes_out=spec.writes_out, in_place=spec.in_place)
+        return BufferUse(writes_out=spec.writes_out, in_place=spec.in_place, over=spec.in_place_over)
 
     return use_of
+
+
+def graph_safety(installation: Installation) -> GraphSafe:
+    """Whether a device graph may hold a kernel."""
+    return lambda kernel: installation.kernels[kernel].graph_safe
 
 
 def check_kernels(card: Card, schedules: Mapping[str, Schedule], installation: Installation, where: str) -> None:

@@ -13,6 +13,7 @@ from cacheir.artifact.compatibility import (
     check_kernels,
     choose_again,
     find_backend,
+    graph_safety,
     selection_rules,
 )
 from cacheir.artifact.lock import read_lock
@@ -29,6 +30,7 @@ from cacheir.models.imported import GenerationDefaults, TokenizerSource
 from cacheir.plugins.installation import Installation
 from cacheir.schedule.check_plan import plan_problems, schedule_problems
 from cacheir.schedule.memory_plan import MemoryPlan
+from cacheir.schedule.plan_captures import plan_captures
 from cacheir.schedule.plan_memory import plan_memory
 from cacheir.schedule.plan_steps import run_plan_steps
 from cacheir.schedule.program import Program, ProgramWeight
@@ -86,6 +88,7 @@ def read_artifact(path: Path, installation: Installation, *, root: Path | None =
         plan_notes=card.plan_notes,
     )
     if notes:
+        program = plan_captures(program, backend.capture_rows, graph_safety(installation))
         program = run_plan_steps(program, backend)
     return Artifact(
         path=path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from cacheir.errors import PassOptionError, UsageError
 from cacheir.pipeline.names import find_name, fold_name
-from cacheir.plugins.ref import resolve
+from cacheir.plugins.ref import Lazy, resolve
 from cacheir.plugins.specs import PassSpec
 
 if TYPE_CHECKING:
@@ -71,12 +71,20 @@ def split_request(text: str) -> tuple[str, str]:
 
 def pass_options(spec: PassSpec, text: str) -> Any:
     """The options of a pass from ``a=1,b=2``: an instance of its frozen dataclass, defaults where nothing is said."""
+    return options_of(f"pass {spec.name!r}", spec.options, text)
+
+
+def options_of(owner: str, options: Lazy[type] | None, text: str) -> Any:
+    """An instance of the frozen dataclass ``options`` from ``a=1,b=2``, None where there is none.
+
+    ``owner`` begins the sentence of a PassOptionError.
+    """
     given = [pair for pair in (part.strip() for part in text.split(",")) if pair]
-    if spec.options is None:
+    if options is None:
         if given:
-            raise PassOptionError(f"pass {spec.name!r} has no options, but was given {', '.join(given)}")
+            raise PassOptionError(f"{owner} has no options, but was given {', '.join(given)}")
         return None
-    kind = resolve(spec.options)
+    kind = resolve(options)
     known = {fold_name(item.name): item for item in fields(kind)}
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -84,21 +92,21 @@ def pass_options(spec: PassSpec, text: str) -> Any:
         key, equals, value = pair.partition("=")
         item = known.get(fold_name(key))
         if item is None or not equals:
-            raise _option_error(
-                spec, f"does not have the option {key.strip()!r}" if equals else f"cannot read {pair!r}"
-            )
-        values[item.name] = _typed(spec, item, hints[item.name], value.strip())
+            what = f"does not have the option {key.strip()!r}" if equals else f"cannot read {pair!r}"
+            raise _option_error(owner, kind, what)
+        values[item.name] = _typed(owner, kind, item, hints[item.name], value.strip())
     missing = [item.name for item in known.values() if item.name not in values and _is_required(item)]
     if missing:
-        raise _option_error(spec, f"needs a value for {', '.join(missing)}")
+        raise _option_error(owner, kind, f"needs a value for {', '.join(missing)}")
     return kind(**values)
 
 
 def describe_options(spec: PassSpec) -> str:
     """The option fields of a pass, ``min-rows: int = 4``, joined by commas; "" where it has none."""
-    if spec.options is None:
-        return ""
-    kind = resolve(spec.options)
+    return "" if spec.options is None else _described(resolve(spec.options))
+
+
+def _described(kind: type) -> str:
     hints = get_type_hints(kind)
     return ", ".join(
         f"{item.name.replace('_', '-')}: {getattr(hints[item.name], '__name__', hints[item.name])}"
@@ -111,7 +119,7 @@ def _is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
-def _typed(spec: PassSpec, item: Field[Any], kind: Any, text: str) -> Any:
+def _typed(owner: str, options: type, item: Field[Any], kind: Any, text: str) -> Any:
     if kind is str:
         return text
     if kind is bool and text.lower() in _WORDS:
@@ -120,11 +128,12 @@ def _typed(spec: PassSpec, item: Field[Any], kind: Any, text: str) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise _option_error(spec, f"takes {kind.__name__} for {item.name!r}, not {text!r}") from None
+            what = f"takes {kind.__name__} for {item.name!r}, not {text!r}"
+            raise _option_error(owner, options, what) from None
     if kind is bool:
-        raise _option_error(spec, f"takes true or false for {item.name!r}, not {text!r}")
-    raise _option_error(spec, f"has the option {item.name!r} of a kind that no command line can give")
+        raise _option_error(owner, options, f"takes true or false for {item.name!r}, not {text!r}")
+    raise _option_error(owner, options, f"has the option {item.name!r} of a kind that no command line can give")
 
 
-def _option_error(spec: PassSpec, what: str) -> PassOptionError:
-    return PassOptionError(f"pass {spec.name!r} {what}", hint=f"its options: {describe_options(spec)}")
+def _option_error(owner: str, options: type, what: str) -> PassOptionError:
+    return PassOptionError(f"{owner} {what}", hint=f"its options: {_described(options)}")

@@ -24,6 +24,7 @@ class Place:
     summary: str
     because: str
     chosen: ChosenPass | None  # None for a step
+    step: PipelineStep | None = None  # None for a pass
 
 
 def order_passes(
@@ -141,4 +142,6 @@ def _pass_place(item: ChosenPass, passes: Mapping[str, ChosenPass], stages: Mapp
 
 def _step_place(step: PipelineStep) -> Place:
     because = "after the logical passes" if step.stage is Stage.PROGRAM else "after all passes"
-    return Place(step.name, step.stage, step.plugin, step.summary, because, None)
+    if step.run is not None:
+        because += "; asked for by --pass"
+    return Place(step.name, step.stage, step.plugin, step.summary, because, None, step)

@@ -80,6 +80,8 @@ class PassRecord:
     counts: Mapping[str, int] = field(default_factory=dict)  # op -> how many more (or fewer) there are
     rewrites: int = 0  # sites that the pass's rules changed
     notes: tuple[str, ...] = ()  # what the pass said through PassContext.note
+    # One entry a rewritten site: the op's name, the result it was known by, and the results of what came instead.
+    sites: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -91,8 +93,8 @@ class KernelSpec:
     """One way to compute one op on one target.
 
     ``refuses(op)`` gives None to accept, else the reason in words. ``cost(op, sizes)`` gives (bytes moved, operations)
-    for a binding of the size names, ``workspace(op, sizes)`` the bytes of scratch it needs; nothing asks for ``cost``,
-    ``workspace`` and ``graph_safe`` yet, which come with profiles and with device graphs.
+    for a binding of the size names (``S`` is the keys of a row); without it they follow from the op's meaning, its
+    weights counted at ``weight_bytes`` an element. ``workspace(op, sizes)`` gives the bytes of scratch it needs.
     """
 
     name: str  # "cpu.numpy.rms_norm", unique
@@ -102,9 +104,12 @@ class KernelSpec:
     dtypes: tuple[str, ...] = ()  # element types of the first operand it takes, () for any
     refuses: Lazy[Callable[[Op], str | None]] | None = None
     writes_out: bool = True  # takes out= buffers of the memory plan; False: returns new arrays
-    in_place: bool = False  # out may be the buffer of an operand of the same type
+    # Each result may be given the buffer of an operand of its type, one for each; of a reshape, that of its operand.
+    in_place: bool = False
+    in_place_over: tuple[int, ...] = ()  # the numbers of those operands, () for all of the result's type
     rank: int = 0  # of the kernels that accept on one target, the highest wins
     cost: Lazy[Callable[[Op, Mapping[str, int]], tuple[float, float]]] | None = None
+    weight_bytes: int = 0  # bytes of an element of its weights as it reads them; 0: as the model stores them
     # How it wants its weights, in the target's words (docs/architecture.md, Layouts of weights); () for as stored.
     layouts: tuple[str, ...] = ()
     workspace: Lazy[Callable[[Op, Mapping[str, int]], int]] | None = None

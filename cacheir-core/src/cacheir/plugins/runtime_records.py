@@ -34,6 +34,7 @@ class BackendSpec:
     probe: Lazy[Callable[[], str | None]]
     row_classes: tuple[int, ...] = ()
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
+    capture_rows: tuple[int, ...] = ()  # row counts of decode for which it records device graphs, () for none
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
     memory: Lazy[Callable[[Program, ExecutorOptions, Sequence[int]], MemoryForecast]] | None = None
     rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
@@ -46,6 +47,8 @@ class BackendSpec:
             raise ValueError(f"backend {self.name!r} names no target, so no kernel is ever chosen for it")
         if any(low >= high for low, high in zip((0, *self.row_classes), self.row_classes)):
             raise ValueError(f"backend {self.name!r}: row_classes must rise from 1 on, not {self.row_classes}")
+        if any(low >= high for low, high in zip((0, *self.capture_rows), self.capture_rows)):
+            raise ValueError(f"backend {self.name!r}: capture_rows must rise from 1 on, not {self.capture_rows}")
 
 
 @record(level=STABLE)

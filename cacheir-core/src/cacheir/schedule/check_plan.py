@@ -8,7 +8,7 @@ from cacheir.ir.graph import Graph, Module
 from cacheir.schedule.build_schedule import buffer_of
 from cacheir.schedule.liveness import live_ranges
 from cacheir.schedule.memory_plan import Frame, MemoryPlan, Place
-from cacheir.schedule.plan_memory import UseOf, buffer_bytes, unplanned_values
+from cacheir.schedule.plan_memory import UseOf, buffer_bytes, takes_the_same, unplanned_values
 from cacheir.schedule.schedule import GraphSchedule, Schedule
 
 
@@ -121,12 +121,14 @@ def _in_place_problem(
     types = {value.name: value.type for op in graph.ops for value in op.results}
     if (host.offset, host.nbytes, host.last) != (place.offset, place.nbytes, place.first):
         return "which is another place or still in use"
-    if place.in_place_of not in {buffer.name for buffer in entry.reads}:
+    numbers = [number for number, buffer in enumerate(entry.reads) if buffer.name == place.in_place_of]
+    if not numbers:
         return "which its op does not read"
-    if types[name] != types[place.in_place_of] or len(entry.writes) != 1:
+    if not takes_the_same(entry.op_name, types[place.in_place_of], types[name]):
         return "which holds another type"
     uses = [use_of(choice.kernel) for choice in entry.choices]
-    return "" if all(use.in_place and use.writes_out for use in uses) else "but not every kernel can do that"
+    able = all(use.may_write_over(number) for use in uses for number in numbers)
+    return "" if able else "but not every kernel can do that"
 
 
 def _rising(bounds: tuple[int, ...]) -> bool:

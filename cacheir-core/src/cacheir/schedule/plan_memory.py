@@ -13,15 +13,26 @@ from cacheir.schedule.liveness import LiveRange, live_ranges
 from cacheir.schedule.memory_plan import Frame, MemoryPlan, Place
 from cacheir.schedule.schedule import Entry, GraphSchedule, Schedule
 
+# Ops whose result is their operand's bytes under another shape.
+_SAME_ELEMENTS = frozenset({"reshape"})
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BufferUse:
-    """What planning needs to know of a kernel: whether it fills a given buffer, and may fill its operand's."""
+    """What planning needs to know of a kernel: whether it fills given buffers, and may fill those of operands.
+
+    ``in_place``: each result may lie where an operand of its type lies, one for each; ``over`` are the numbers of those
+    operands, () for all. The result of a reshape may lie on its operand.
+    """
 
     writes_out: bool
     in_place: bool = False
+    over: tuple[int, ...] = ()
+
+    def may_write_over(self, operand: int) -> bool:
+        """Whether a result may lie where operand number ``operand`` lies."""
+        return self.writes_out and self.in_place and (not self.over or operand in self.over)
 
 
 UseOf = Callable[[str], BufferUse]  # kernel name -> how it treats its buffers
@@ -31,7 +42,7 @@ def plan_memory(module: Module, schedule: Schedule, use_of: UseOf, *, alignment:
     """The plan of one mode. Raises MemoryPlanError where graphs call each other in a circle.
 
     Every dense result has a place. A result may take over its operand's place where the entry is the operand's last
-    use, both have one type, and the kernels of all row classes say that they can.
+    use, both have one type (or the op is a reshape), and the kernels of all row classes say that they can.
     """
     frames: dict[str, Frame] = {}
     for graph in module.graphs:
@@ -56,6 +67,12 @@ def buffer_bytes(graph: Graph, type_: Type) -> int:
             raise MemoryPlanError(f"@{graph.name}: a value of type {type_} has a negative size at {bounds}")
         nbytes *= size
     return nbytes
+
+
+def takes_the_same(op: str, operand: Type, result: Type) -> bool:
+    """Whether a result of ``op`` fills its operand's bytes exactly, each element where the operand has its own."""
+    same_elements = isinstance(operand, TensorType) and isinstance(result, TensorType) and operand.dtype == result.dtype
+    return operand == result or (op in _SAME_ELEMENTS and same_elements)
 
 
 def unplanned_values(graph: Graph, schedule: GraphSchedule, use_of: UseOf) -> tuple[str, ...]:
@@ -118,16 +135,20 @@ def _in_place_hosts(
     hosts: dict[str, str] = {}
     types = {value.name: value.type for op in graph.ops for value in op.results}
     for number, entry in enumerate(launches.entries):
-        if len(entry.writes) != 1 or entry.writes[0].name not in planned:
-            continue
-        if not all(use.in_place and use.writes_out for use in _uses(entry, use_of)):
-            continue
-        result = entry.writes[0].name
-        for buffer in entry.reads:
-            last_use = buffer.name in planned and planned[buffer.name].last == number
-            if last_use and types[buffer.name] == types[result] and buffer.name not in hosts.values():
-                hosts[result] = buffer.name
-                break
+        uses = _uses(entry, use_of)
+        kept = {
+            buffer.name
+            for place, buffer in enumerate(entry.reads)
+            if not all(use.may_write_over(place) for use in uses)
+        }
+        names = dict.fromkeys(buffer.name for buffer in entry.reads)
+        dying = [name for name in names if name in planned and planned[name].last == number and name not in kept]
+        for result in (buffer.name for buffer in entry.writes if buffer.name in planned):
+            for operand in dying:
+                free = operand not in hosts.values()
+                if free and takes_the_same(entry.op_name, types[operand], types[result]):
+                    hosts[result] = operand
+                    break
     return hosts
 
 
