@@ -29,6 +29,7 @@ class KeptRecord:
     counts: Mapping[str, int] = field(default_factory=dict)
     rewrites: int = 0
     notes: tuple[str, ...] = ()
+    sites: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ def pass_files(records: Sequence[PassRecord]) -> Iterator[tuple[str, bytes]]:
                 counts=record.counts,
                 rewrites=record.rewrites,
                 notes=record.notes,
+                sites=record.sites,
             )
         )
     yield RECORDS, json_bytes([to_json(record) for record in kept])
@@ -97,6 +99,7 @@ def _restored(folder: Path, record: KeptRecord, seconds: float) -> PassRecord:
             counts=record.counts,
             rewrites=record.rewrites,
             notes=record.notes,
+            sites=record.sites,
         )
     except ValueError as error:
         raise ArtifactDamagedError(f"{folder}: {RECORDS}: {error}") from error

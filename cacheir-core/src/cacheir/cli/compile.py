@@ -9,6 +9,8 @@ from pathlib import Path
 import typer
 
 from cacheir.artifact.artifact import Artifact
+from cacheir.artifact.card import CompileOptions
+from cacheir.cli import model_options
 from cacheir.cli.output import print_json, say
 from cacheir.compile import compile_model
 from cacheir.errors import UsageError
@@ -27,7 +29,7 @@ def compile_command(
     model: str = typer.Argument(help="A folder with config.json, a model file, or a named model."),
     output: Path = _OUTPUT,
     target: str = typer.Option("cpu", help="The backend to compile for."),
-    quant: str = typer.Option("", help="Quantise the weights: comes with a later version."),
+    quant: str = model_options.QUANT,
     mode: list[str] = _MODE,
     max_seq: int = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's own limit, at most 8192."),
     max_rows: int = typer.Option(8, min=1, help="Sequences of a step."),
@@ -41,10 +43,29 @@ def compile_command(
     ),
     strict: bool = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused."),
     materialise: bool = typer.Option(False, "--materialise", help="Copy the weights into the artifact."),
+    until: str = typer.Option("", help="Stop after this pass, and write the graphs' text for --from to go on with."),
+    from_pass: str = typer.Option("", "--from", help="MODEL is what --until wrote after this pass: go on from there."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compile a model into an artifact."""
     start = time.perf_counter()
+    if until or from_pass:
+        options = CompileOptions(
+            target=target,
+            quant=quant,
+            modes=tuple(mode),
+            max_seq=max_seq,
+            max_rows=max_rows,
+            max_tokens=max_tokens,
+            passes=tuple(passes),
+            skip_passes=tuple(skip_pass),
+            kernels=forced_kernels(kernel),
+            precise=precise,
+            batch_invariant=batch_invariant,
+            strict=strict,
+        )
+        staged(model, output, options, until=until, after=from_pass, materialise=materialise, as_json=as_json)
+        return
     artifact = compile_model(
         model,
         target=target,
@@ -70,6 +91,34 @@ def compile_command(
         return
     say(f"done in {time.perf_counter() - start:.1f} s")
     print(output)
+
+
+def staged(
+    model: str, output: Path, options: CompileOptions, *, until: str, after: str, materialise: bool, as_json: bool
+) -> None:
+    """One part of a compile in two: up to the pass ``until``, or from what was written after the pass ``after``."""
+    from cacheir.stages import compile_from, compile_until
+
+    if until and after:
+        raise UsageError("--until and --from are the two parts of a compile", hint="give one of them")
+    if until:
+        if materialise:
+            raise UsageError("--until writes no weights to materialise", hint="give --materialise with --from")
+        compile_until(model, until, output, options, progress=say)
+        if as_json:
+            print_json({"format": 1, "stopped": str(output), "until": until})
+        else:
+            print(output)
+        return
+    if options != CompileOptions():
+        raise UsageError(
+            "a compile goes on with the options it was begun with", hint="give none of them with --from, only --output"
+        )
+    artifact = compile_from(model, output, after=after, materialise=materialise, progress=say)
+    if as_json:
+        print_json(_summary(artifact))
+    else:
+        print(output)
 
 
 def forced_kernels(texts: Sequence[str]) -> dict[str, str]:

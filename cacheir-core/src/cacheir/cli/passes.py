@@ -12,7 +12,7 @@ from cacheir.errors import UsageError
 from cacheir.pipeline.choose import describe_options
 from cacheir.pipeline.context import PassContext
 from cacheir.pipeline.order import Place
-from cacheir.pipeline.program import PipelineOptions, pipeline_order
+from cacheir.pipeline.program import PipelineOptions, order_until, pipeline_order
 from cacheir.pipeline.run import why_not
 from cacheir.pipeline.steps import PipelineStep
 from cacheir.plugins.installation import Installation, default
@@ -33,6 +33,8 @@ def passes(
     target: str = typer.Option("", help="Say which passes this target leaves out: cpu, cpu.numpy, cuda, ..."),
     requests: list[str] = _PASS,
     skips: list[str] = _SKIP,
+    until: str = typer.Option("", help="List those up to this one, as compile --until would run them."),
+    from_pass: str = typer.Option("", "--from", help="List those after this one, as compile --from would run them."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List passes and planning steps in the order in which they would run, and why each stands where it does."""
@@ -42,6 +44,9 @@ def passes(
         installation.passes.contributions, options, more_steps=tuple(_backend_steps(installation, target))
     )
     left_out = _left_out(installation, order)
+    # Cut in this order: what comes after a pass that lies beyond --until is nothing.
+    after = len(order_until(order, from_pass)) if from_pass else 0
+    order = (order_until(order, until) if until else order)[after:]
     if as_json:
         print_json(
             {

@@ -173,4 +173,5 @@ def _record(
         counts=op_counts((before,), (after,)) if changed else {},
         rewrites=len(context.sites),
         notes=notes,
+        sites=tuple((site.op, site.replaced, *site.made) for site in context.sites),
     )

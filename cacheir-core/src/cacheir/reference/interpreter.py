@@ -15,7 +15,7 @@ from cacheir.ir.graph import LAYER, Attr, Graph, Module, Op, Value
 from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import KVType, QuantType, Type
 from cacheir.ir.weights import resolve_recipe
-from cacheir.plugins import QuantFormatSpec, resolve
+from cacheir.plugins import QuantFormatSpec, UnpackerSpec, resolve
 from cacheir.reference.call import call_reference
 from cacheir.reference.kv_pool import KVPool
 from cacheir.reference.recipes import Layout, weight_data
@@ -85,14 +85,16 @@ class Interpreter:
         only: Callable[[Site], bool] | None = None,
         formats: Mapping[str, QuantFormatSpec] | None = None,
         layouts: Mapping[str, Layout] | None = None,
+        unpackers: Mapping[str, UnpackerSpec] | None = None,
     ) -> None:
-        """``formats`` and ``layouts`` are what recipes may name, as in ``cacheir.reference.recipes``."""
+        """``formats``, ``layouts`` and ``unpackers`` are what recipes may name: see ``cacheir.reference.recipes``."""
         self._ops = ops
         self._stored = weights
         self._observe = observe
         self._only = only
         self._formats = formats
         self._layouts = layouts
+        self._unpackers = unpackers
         self._derived: dict[str, Any] = {}
         self._meanings: dict[tuple[Any, ...], Graph] = {}
 
@@ -124,7 +126,15 @@ class Interpreter:
         recipe = resolve_recipe(name, dict(graph.recipes), layer)
         if recipe in self._derived:
             return self._derived[recipe]
-        data = weight_data(graph, name, layer, self._load, formats=self._formats, layouts=self._layouts)
+        data = weight_data(
+            graph,
+            name,
+            layer,
+            self._load,
+            formats=self._formats,
+            layouts=self._layouts,
+            unpackers=self._unpackers,
+        )
         if not recipe.startswith("stored "):
             self._derived[recipe] = data
         return data

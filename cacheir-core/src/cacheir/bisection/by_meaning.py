@@ -1,0 +1,151 @@
+"""Answers by the meaning of ops: the logical module all at once, or the modules of the modes step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cacheir.bisection.probe import PAGE_TOKENS, Evidence, Probe, Where
+from cacheir.ir.graph import Graph, Module
+from cacheir.models.imported import ImportedModel
+from cacheir.pipeline.heads import LOGITS
+from cacheir.pipeline.kv_groups import KVGroups
+from cacheir.plugins.installation import Installation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cacheir.reference.interpreter import Site
+
+GREEDY = "head.greedy"
+
+
+class MeaningRunner:
+    """Runs any module of one model by the meaning of its ops. What recipes make of weights is kept between runs."""
+
+    def __init__(self, model: ImportedModel, installation: Installation) -> None:
+        from cacheir.reference.interpreter import Interpreter
+        from cacheir.weights.sources import WeightFiles
+
+        formats = installation.quant_formats.by_name()
+        self._files = WeightFiles(model.root, model.sources, formats)
+        self._seen: dict[Where, list[Any]] = {}
+        self._interpreter = Interpreter(
+            installation.ops.by_name(),
+            self._files.array,
+            observe=self._observe,
+            formats=formats,
+            unpackers=installation.unpackers.by_name(),
+        )
+
+    def logical(self, module: Module, probe: Probe) -> Evidence:
+        """The answer of a logical module, which sees all ids at once and has no cache."""
+        import numpy as np
+
+        count = len(probe.ids)
+        given = {
+            "tokens": np.array(probe.ids, np.int32),
+            "positions": np.arange(count, dtype=np.int32),
+            "row_starts": np.array([0, count], np.int32),
+            "sequence_lengths": np.array(probe.lengths(), np.int32),
+        }
+        with self._watched():
+            hidden, *_ = self._run(module, module.main, given, {})
+            logits = self._head(module, LOGITS, hidden)
+            return Evidence(logits=logits, values=self._values())
+
+    def modes(self, modules: Mapping[str, Module], groups: KVGroups, probe: Probe) -> Evidence:
+        """The answer of the modules of prefill and decode, one sequence over pages in an order of their own."""
+        import numpy as np
+
+        from cacheir.reference.kv_pool import KVPool
+
+        pages = page_table(len(probe.ids))
+        pools = [KVPool(kind, layers, len(pages) + 1, PAGE_TOKENS) for kind, layers in zip(groups.types, groups.layers)]
+        parts, tokens = [], {}
+        with self._watched():
+            for number, (mode, start, stop) in enumerate(probe.steps()):
+                module = modules[mode]
+                given = step_inputs(probe, start, stop, pages, len(pools))
+                states = {value.name: pool for value, pool in zip(module.main.states, pools)}
+                rows, *_ = self._run(module, module.main, given, states)
+                parts.append(self._head(module, LOGITS, rows))
+                if any(graph.name == GREEDY for graph in module.heads):
+                    tokens[number, stop - 1] = int(self._head(module, GREEDY, rows[-1:])[0])
+            return Evidence(logits=np.concatenate(parts), tokens=tokens, values=self._values())
+
+    def close(self) -> None:
+        """Close the model's files."""
+        self._files.close()
+
+    def _run(self, module: Module, graph: Graph, given: Mapping[str, Any], states: Mapping[str, Any]) -> Sequence[Any]:
+        operands = [states[v.name] if v.origin == "state" else given[v.name] for v in graph.params]
+        return self._interpreter.run(module, graph, operands)
+
+    def _head(self, module: Module, name: str, rows: np.ndarray) -> np.ndarray:
+        """Rows through a head in parts that it takes, [R, ...]."""
+        import numpy as np
+
+        graph = module.graph(name)
+        most = next(high for size, _, high in graph.dims if size == "R")
+        parts = [
+            self._interpreter.run(module, graph, [rows[start : start + most]])[0] for start in range(0, len(rows), most)
+        ]
+        return np.concatenate(parts)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        import numpy as np
+
+        self._seen = {}
+        try:
+            # Infinities and NaN are an answer too, which the distance tells of.
+            with np.errstate(all="ignore"):
+                yield
+        finally:
+            self._seen = {}
+
+    def _observe(self, site: Site, results: tuple[Any, ...]) -> None:
+        import numpy as np
+
+        for value, result in zip(site.op.results, results):
+            if isinstance(result, np.ndarray) and result.ndim:
+                self._seen.setdefault((site.graph, site.layer, value.name), []).append(result.copy())
+
+    def _values(self) -> dict[Where, Any]:
+        """What was seen, the steps of one place joined along the first axis where that can be done."""
+        import numpy as np
+
+        joined: dict[Where, Any] = {}
+        for where, parts in self._seen.items():
+            if len({part.shape[1:] for part in parts}) == 1:
+                joined[where] = np.concatenate(parts)
+        return joined
+
+
+def page_table(tokens: int) -> tuple[int, ...]:
+    """The pages of a sequence of ``tokens`` tokens: the last first, so that an order taken for granted shows."""
+    count = -(-tokens // PAGE_TOKENS)
+    return tuple(range(count, 0, -1))
+
+
+def step_inputs(probe: Probe, start: int, stop: int, pages: Sequence[int], groups: int) -> dict[str, Any]:
+    """What main takes for the positions from ``start`` to ``stop`` of one row, by the names of docs/architecture.md."""
+    import numpy as np
+
+    positions = np.arange(start, stop, dtype=np.int32)
+    table = np.array([pages], np.int32)
+    given: dict[str, Any] = {
+        "tokens": np.array(probe.ids[start:stop], np.int32),
+        "positions": positions,
+        "row_starts": np.array([0, stop - start], np.int32),
+        "sequence_lengths": np.full(stop - start, stop, np.int32),
+        "head_rows": np.arange(stop - start, dtype=np.int32),
+    }
+    for group in range(groups):
+        suffix = f".{group}" if group else ""
+        given[f"slots{suffix}"] = table[0, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
+        given[f"page_table{suffix}"] = table
+        given[f"lengths{suffix}"] = np.array([stop], np.int32)
+    return given

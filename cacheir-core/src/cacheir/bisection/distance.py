@@ -1,0 +1,70 @@
+"""How far an answer is from the reference's, in units of the spread of the reference's logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cacheir.bisection.probe import Evidence, Where
+from cacheir.errors import BackendError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+INFINITE = float("inf")
+
+
+class Ruler:
+    """Measures against the logits of the reference, f32 [ids, V].
+
+    Raises BackendError where those are not finite: then there is nothing to compare with.
+    """
+
+    def __init__(self, reference: np.ndarray) -> None:
+        import numpy as np
+
+        if not np.isfinite(reference).all():
+            raise BackendError(
+                "the reference's own logits are not finite, so nothing can be compared with them",
+                hint="the weights are damaged, or a value overflows f32: cacheir verify checks an artifact's weights",
+            )
+        self._reference = reference.astype(np.float64)
+        self._spread = float(self._reference.std()) or 1.0
+
+    def distance(self, answer: Evidence) -> float:
+        """The largest difference of a logit, over the reference's standard deviation; infinite for no or NaN answer.
+
+        A greedy token counts with how far the reference's logit of it lies below its best one.
+        """
+        import numpy as np
+
+        if answer.error or answer.logits is None or not np.isfinite(answer.logits).all():
+            return INFINITE
+        if answer.logits.shape != self._reference.shape:
+            return INFINITE
+        worst = float(np.abs(answer.logits - self._reference).max())
+        for (_, position), token in answer.tokens.items():
+            row = self._reference[position]
+            worst = max(worst, float(row.max() - row[token]) if 0 <= token < len(row) else INFINITE)
+        return worst / self._spread
+
+
+def first_unlike(before: Evidence, after: Evidence, tolerance: float) -> Where | None:
+    """The first place, in the order of ``after``, whose value is another than in ``before``; None where none is.
+
+    Values are compared where both have the place, by the largest difference over the standard deviation.
+    """
+    import numpy as np
+
+    for where, value in after.values.items():
+        old: Any = before.values.get(where)
+        if old is None or old.shape != value.shape or old.dtype != value.dtype or not value.size:
+            continue
+        if old.dtype.kind != "f":
+            if not np.array_equal(old, value):
+                return where
+            continue
+        wide = old.astype(np.float64)
+        spread = float(wide.std()) or float(np.abs(wide).max()) or 1.0
+        if not np.abs(value - wide).max() / spread <= tolerance:  # NaN is unlike everything
+            return where
+    return None

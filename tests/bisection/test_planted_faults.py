@@ -1,0 +1,160 @@
+"""Faults planted at random in a pass, a rewrite or a kernel are named, in as few runs as halving needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from planted import KINDS, PASS_KINDS, in_kernel, in_pass, in_rewrite, is_plain, only_in_layer, spoilable
+
+from cacheir.artifact.card import CompileOptions
+from cacheir.artifact.program_key import header_facts
+from cacheir.bisection import Bisection, bisect_model
+from cacheir.bisection.on_backend import LaunchName, launches_by_kernel
+from cacheir.compile_work import Compiled, CompileWork
+from cacheir.plugins.installation import Installation
+from cacheir.plugins.specs import Stage
+
+LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The model without a fault: where one can be planted."""
+
+    folder: Path
+    installation: Installation
+    compiled: Compiled
+
+    @property
+    def launches(self) -> list[LaunchName]:
+        return launches_by_kernel(self.compiled.program)
+
+    def bisect(self) -> Bisection:
+        return bisect_model(self.folder, backend="cpu", installation=self.installation)
+
+    def modules_after(self, name: str) -> dict[str, Any]:
+        """The modules after the pass ``name``, "" for the logical one."""
+        work, model = self._work()
+        limits = work.limits(model)
+        result = work.run_passes(work.build(model, limits), model, limits, until=name)
+        return dict(result.modules) or {"": result.logical}
+
+    def _work(self) -> Any:
+        work = CompileWork.begin(CompileOptions(), self.installation, None)
+        return work, work.open(self.folder)
+
+
+@pytest.fixture(scope="module")
+def clean(tiny: Path, installation: Installation) -> Clean:
+    work = CompileWork.begin(CompileOptions(), installation, None)
+    model = work.open(tiny)
+    return Clean(tiny, installation, work.compile(model, header_facts(model)))
+
+
+def check_runs(found: Bisection) -> None:
+    """The bound of the issue: halving passes, sites and kernels, and three runs more."""
+    most = sum(math.ceil(math.log2(max(1, count))) for count in (found.passes, found.sites, found.kernels)) + 3
+    assert found.runs <= most, [trial.what for trial in found.trials]
+
+
+few = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(few, max_examples=150)
+
+
+def test_nothing_is_wrong_without_a_fault(clean: Clean) -> None:
+    found = clean.bisect()
+    assert found.finding is None
+    assert found.runs == 1
+    assert found.distance < found.tolerance / 10
+
+
+def kernel_fault(clean: Clean, data: st.DataObject) -> None:
+    launch = data.draw(st.sampled_from(sorted({(x.kernels, x.op) for x in clean.launches})), "kernel")
+    (name,), op = launch
+    kinds = [kind for kind in KINDS if kind != "epsilon" or "norm" in name]
+    kind = data.draw(st.sampled_from(kinds), "kind")
+    weighted = op in ("linear", "fused_rmsnorm_qkv_rope", "fused_swiglu", "add_rms_norm", "kv_append")
+    inside = weighted or op.startswith("paged_attention")
+    layer = data.draw(st.none() | st.integers(0, LAYERS - 1), "layer") if inside else None
+    applies = {} if layer is None else {"applies": only_in_layer(clean.folder, layer)}
+    with in_kernel(clean.installation.kernels[name].entry, kind, **applies):
+        found = clean.bisect()
+    assert found.finding is not None
+    assert (found.finding.kind, found.finding.name) == ("kernel", name)
+    assert found.finding.plugin == "cacheir_cpu.plugin"
+    if layer is not None:
+        assert (found.finding.layer, found.finding.layers) == (layer, (layer,))
+    check_runs(found)
+
+
+def rewrite_fault(clean: Clean, data: st.DataObject) -> None:
+    sites = [site for site in clean.compiled.result.sites if site.graph not in ("head.sampled", "head.hidden")]
+    site = data.draw(st.sampled_from(sites), "site")
+    modules = clean.modules_after(site.pass_name)
+    held = next(graph for module in modules.values() for graph in module.graphs if graph.name == site.graph)
+    made = next(op for op in held.ops if any(value.name == site.made[-1] for value in op.results))
+    kind = data.draw(st.sampled_from(("sign", "index", "factor")), "kind")
+    if not is_plain(made.results[0].type):
+        return  # a token: there is no sign to turn
+    with in_rewrite(clean.installation.passes[site.pass_name].run, site, kind):
+        found = clean.bisect()
+    assert found.finding is not None
+    assert (found.finding.kind, found.finding.name, found.finding.graph) == ("rewrite", site.pass_name, site.graph)
+    assert found.finding.site == site.number
+    if site.graph == "decoder_layer":
+        assert (found.finding.layer, found.finding.layers) == (0, tuple(range(LAYERS)))
+    check_runs(found)
+
+
+def pass_fault(clean: Clean, data: st.DataObject) -> None:
+    passes = [p for p in clean.compiled.result.order if p.chosen is not None]
+    place = data.draw(st.sampled_from(passes), "pass")
+    modules = clean.modules_after(place.name)
+    kind = data.draw(st.sampled_from(PASS_KINDS if place.stage is not Stage.LOGICAL else KINDS), "kind")
+    where = [
+        (mode, graph.name, node)
+        for mode, module in modules.items()
+        for graph in module.graphs
+        if graph.name not in ("head.sampled", "head.hidden")
+        for node in spoilable(graph, kind)
+    ]
+    mode, graph, node = data.draw(st.sampled_from(where), "value")
+    with in_pass(place.chosen.spec.run, mode, graph, node, kind):  # type: ignore[union-attr]
+        found = clean.bisect()
+    assert found.finding is not None
+    assert (found.finding.kind, found.finding.name, found.finding.graph) == ("pass", place.name, graph)
+    if kind == "layer":
+        layer = next(op.attr("layer") for op in modules[mode].main.ops if op.results[0].name == node)
+        assert (found.finding.layer, found.finding.layers) == (layer, (layer,))
+    elif graph == "decoder_layer":
+        assert (found.finding.layer, found.finding.layers) == (0, tuple(range(LAYERS)))
+    check_runs(found)
+
+
+PLANTS: dict[str, Callable[[Clean, st.DataObject], None]] = {
+    "kernel": kernel_fault,
+    "rewrite": rewrite_fault,
+    "pass": pass_fault,
+}
+
+
+@pytest.mark.parametrize("place", PLANTS)
+@given(data=st.data())
+@few
+def test_a_planted_fault_is_named(place: str, clean: Clean, data: st.DataObject) -> None:
+    PLANTS[place](clean, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLANTS)
+@given(data=st.data())
+@many
+def test_many_planted_faults_are_named(place: str, clean: Clean, data: st.DataObject) -> None:
+    PLANTS[place](clean, data)
