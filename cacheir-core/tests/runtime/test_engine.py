@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cacheir.errors import ArtifactDamagedError, QueueFull, RequestError, RequestTooLong
+from cacheir.errors import ArtifactDamagedError, QueueFull, RequestError, RequestTooLong, UsageError
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.incident import load_incident, replay, save_incident
 from cacheir.runtime.engine.job import Event, Job
 from cacheir.runtime.engine.plan_step import EngineLimits
 from cacheir.runtime.engine.prompt_lookup import Speculation
+from cacheir.runtime.engine.spill import SpillPolicy
 from cacheir.runtime.request import admit
 from cacheir.runtime.sampling import SamplingParams
 
@@ -37,6 +40,7 @@ def check_pages(engine: Engine) -> None:
         assert pool.free + index.blocks == pool.size
         assert all(pool.holders(page) <= 1 for page in range(pool.size))
     engine.close()
+    assert engine.store.bytes_held == 0
     assert all(pool.free == pool.size for pool in engine.state.kv.pools)
 
 
@@ -61,13 +65,14 @@ REQUEST = st.fixed_dictionaries(
     pool_pages=st.integers(8, 24),
     ahead=st.booleans(),
     faulty_step=st.none() | st.integers(0, 12),
+    spill=st.sampled_from([SpillPolicy(), SpillPolicy(mode="on"), SpillPolicy(mode="on", host_bytes=3000)]),
 )
 def test_a_trace_gives_every_request_the_tokens_it_has_alone(
-    fake, requests, page_tokens, pool_pages, ahead, faulty_step
+    fake, requests, page_tokens, pool_pages, ahead, faulty_step, spill
 ):
     executor = fake.FakeExecutor(page_tokens=page_tokens, run_ahead=ahead)
     model = fake.open_fake(executor, kv_tokens=pool_pages * page_tokens)
-    engine = Engine(model, LIMITS)
+    engine = Engine(model, LIMITS, spill=spill)
     # Three families of prompts that begin alike, so that the prefix index has something to find.
     families = [[(3 * place * (family + 1) + place // 7) % 200 for place in range(20)] for family in range(3)]
     jobs, events, waiting = {}, {}, []
@@ -432,3 +437,41 @@ def test_a_file_that_is_no_incident_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ArtifactDamagedError, match="no incident file"):
         load_incident(path)
+
+
+def test_what_is_spilled_comes_back_and_is_not_computed_again(fake):
+    executor = fake.FakeExecutor(page_tokens=4, groups=1)
+    model = fake.open_fake(executor, kv_tokens=48, max_seq=64)
+    engine = Engine(model, LIMITS, spill=SpillPolicy(mode="on"))
+    first, second = list(range(1, 30)), list(range(101, 130))
+    for name, prompt in (("a", first), ("b", second)):
+        engine.generate([job(model, name, prompt, 4)])
+    assert engine.store.counts.spilled_blocks > 0
+    executor.steps.clear()
+    (events,) = engine.generate([job(model, "again", first, 4)])
+    assert ids_of(events) == fake.expected(executor, first, 4)
+    assert events[-1].usage.cached_tokens == 28
+    assert engine.store.counts.restored_blocks > 0 and engine.store.counts.in_bytes > 0
+    check_pages(engine)
+
+
+def test_nothing_is_spilled_where_computing_is_cheaper(fake):
+    executor = fake.FakeExecutor(page_tokens=4, groups=1)
+    model = fake.open_fake(executor, kv_tokens=48, max_seq=64)
+    engine = Engine(model, LIMITS, spill=SpillPolicy(mode="advised"))
+    engine.generate([job(model, "a", list(range(1, 30)), 4)])
+    engine.store.token_seconds = 1e-12
+    engine.state.index.evict(3)
+    assert engine.store.counts.recomputing_is_cheaper == 3 and engine.store.bytes_held == 0
+    assert not engine.store.estimate().worth_it
+    engine.store.token_seconds = 1.0
+    engine.state.index.evict(2)
+    assert engine.store.counts.spilled_blocks == 2 and engine.store.estimate().worth_it
+    check_pages(engine)
+
+
+def test_pages_with_scales_are_not_spilled(fake):
+    model = fake.open_fake()
+    groups = [replace(group, dtype="int8") for group in model.kv_groups]
+    with pytest.raises(UsageError, match="int8 do not come back bit for bit"):
+        Engine(replace(model, kv_groups=tuple(groups)), LIMITS, spill=SpillPolicy(mode="on"))

@@ -57,6 +57,11 @@ def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
         _preempt(state, entry)
     for entry in plan.admitted:
         assert isinstance(entry, Entry)
+        # All of them first: what one is about to use must not be evicted for another.
+        entry.nodes = state.found(entry)
+        state.index.acquire(entry.nodes)
+    for entry in plan.admitted:
+        assert isinstance(entry, Entry)
         _admit(state, entry, now)
     for part in plan.parts:
         entry, size = part.entry, state.kv.page_tokens
@@ -199,12 +204,9 @@ def new_entry(state: EngineState, listener: Listener, answer: Answer, number: in
 
 
 def _admit(state: EngineState, entry: Entry, now: float) -> None:
-    path = state.found(entry)
-    again = entry.started != 0.0
-    state.index.acquire(path)
-    entry.nodes = path
-    groups = range(len(state.kv.pools))
-    entry.sequence.tables = tuple(tuple(node.pages[group] for node in path) for group in groups)
+    path, again = entry.nodes, entry.started != 0.0
+    state.index.restore(path)
+    entry.sequence.tables = state.index.tables(path)
     entry.sequence.cached = len(path) * state.kv.page_tokens
     state.waiting.remove(entry)
     state.running.append(entry)

@@ -18,6 +18,7 @@ from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, ord
 from cacheir.runtime.engine.prefix_index import PrefixIndex
 from cacheir.runtime.engine.prompt_lookup import Speculation, draft
 from cacheir.runtime.engine.queue_limits import check_room
+from cacheir.runtime.engine.spill import SpillPolicy, SpillStore
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.engine.step_data import step_of
 from cacheir.runtime.executor import RowOutput, Step
@@ -26,6 +27,7 @@ from cacheir.runtime.open_model import OpenModel
 from cacheir.runtime.request import check_length
 
 NO_DRAFTS = Speculation()
+NO_SPILL = SpillPolicy()
 Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
 
 
@@ -46,6 +48,7 @@ class Engine:
         speculation: Speculation = NO_DRAFTS,
         record: int = 256,
         audit_every: int = 0,
+        spill: SpillPolicy = NO_SPILL,
     ) -> None:
         self._model = model
         self._clock = clock
@@ -64,9 +67,10 @@ class Engine:
         self._exact = capabilities.determinism == "bit"
         self.refused_ahead = ""
         kv, spec = model.runner.kv, model.program.spec
+        self.store = SpillStore(model.executor, spill, kv.page_tokens, model.kv_groups)
         self.state = EngineState(
             kv=kv,
-            index=PrefixIndex(kv),
+            index=PrefixIndex(kv, self.store),
             limits=limits or default_limits(model),
             mask=model.runner.mask,
             reuses=spec is None or not spec.keys_depend_on_length,
@@ -202,6 +206,8 @@ class Engine:
         self.state.counters.steps[plan.mode] += 1
         if plan.mode == "decode":
             self._step_seconds = now - began
+        else:
+            self.store.token_seconds = (now - began) / sum(part.fed for part in plan.parts)
         for part, output in zip(plan.parts, outputs, strict=True):
             apply_step.take_row(self.state, part, output, now)
 

@@ -74,8 +74,12 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class Reuse:
-    """What the prefix index has for a waiting request: pages, and how many of them would stop being evictable."""
+    """What the prefix index has for a waiting request: ``blocks``, of which ``pages`` are resident.
 
+    ``evictable_pages`` of those would stop being evictable.
+    """
+
+    blocks: int = 0
     pages: int = 0
     evictable_pages: int = 0
 
@@ -213,7 +217,7 @@ class _Plan:
                 self.waits = "pages"
                 return
             self._free -= needed + found.evictable_pages
-            missing = known - found.pages * self._page_tokens
+            missing = known - found.blocks * self._page_tokens
             tokens = self._chunk(entry, missing)
             self._add(entry, tokens, last=tokens == missing)
             self.admitted.append(entry)

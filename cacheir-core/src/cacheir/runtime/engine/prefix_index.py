@@ -7,6 +7,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cacheir.errors import OutOfPages
+from cacheir.runtime.engine.spill import SpillStore
 from cacheir.runtime.kv_space import KVSpace, Tables
 
 Block = tuple[int, ...]
@@ -21,9 +23,11 @@ class Node:
     """One block of tokens, from position ``start`` on; ``pages`` has one page for each KV group.
 
     ``users`` counts the sequences whose tables hold these pages. A sequence that holds a node holds its parents too.
+    A spilled node has no pages but the key of its block on the host, and neither has any node below it;
+    ``resident`` counts the children that have pages.
     """
 
-    __slots__ = ("block", "children", "pages", "parent", "salt", "start", "tick", "users")
+    __slots__ = ("block", "children", "pages", "parent", "resident", "salt", "spilled", "start", "tick", "users")
 
     def __init__(self, parent: Node | None, salt: str, start: int, block: Block, pages: tuple[int, ...]) -> None:
         self.parent = parent  # None for a root, and once it is evicted
@@ -32,6 +36,8 @@ class Node:
         self.block = block
         self.pages = pages
         self.children: dict[Block, Node] = {}
+        self.spilled: int | None = None
+        self.resident = 0
         self.users = 0
         self.tick = 0
 
@@ -55,8 +61,10 @@ class PrefixIndex:
     that no sequence uses are evicted, the longest unused first.
     """
 
-    def __init__(self, kv: KVSpace) -> None:
+    def __init__(self, kv: KVSpace, store: SpillStore | None = None) -> None:
         self.counts = PrefixCounts()
+        self._store = store
+        self._spilled: dict[int, Node] = {}
         self._kv = kv
         self._roots: dict[str, Node] = {}
         self._size = 0
@@ -89,11 +97,24 @@ class PrefixIndex:
         return path
 
     def acquire(self, nodes: Sequence[Node]) -> None:
-        """One more user for ``nodes``, which become the newest; the caller's tables share their pages from now on."""
+        """One more user for ``nodes``, which become the newest, and are not evicted until they are released."""
         for node in nodes:
             self._use(node)
+
+    def restore(self, nodes: Sequence[Node]) -> None:
+        """Brings back those of ``nodes``, all acquired, that lie on the host; ``OutOfPages`` where there is no room."""
+        spilled = [node for node in nodes if node.spilled is not None]
+        lacking = len(spilled) - min((pool.free for pool in self._kv.pools), default=0)
+        if lacking > 0:
+            self.evict(lacking)
+        for node in spilled:
+            self._restore(node)
+
+    def tables(self, nodes: Sequence[Node]) -> Tables:
+        """Tables over the pages of ``nodes``, one more holder for each."""
         for group, pool in enumerate(self._kv.pools):
             pool.share(node.pages[group] for node in nodes)
+        return tuple(tuple(node.pages[group] for node in nodes) for group in range(len(self._kv.pools)))
 
     def release(self, nodes: Sequence[Node]) -> None:
         """One user less; the pages themselves are the caller's to give back."""
@@ -119,10 +140,13 @@ class PrefixIndex:
             if node is None:
                 pages = tuple(table[number] for table in tables)
                 node = parent.children[block] = Node(parent, salt, number * size, block, pages)
-                for group, pool in enumerate(self._kv.pools):
-                    pool.share((node.pages[group],))
-                self._size += 1
+                self._hold(node)
                 self.counts.inserted_blocks += 1
+            elif node.spilled is not None:
+                # What was just computed stands in for what lies on the host.
+                self._forget_spilled(node)
+                node.pages = tuple(table[number] for table in tables)
+                self._hold(node)
             else:
                 merged += 1
                 self.counts.merged_blocks += 1
@@ -141,14 +165,17 @@ class PrefixIndex:
             changed.append(front + table[len(front) :])
         return tuple(changed)
 
-    def evict(self, blocks: int) -> int:
-        """Frees up to ``blocks`` blocks that nobody uses, the longest unused leaf first; gives how many."""
+    def evict(self, blocks: int, *, keep: bool = True) -> int:
+        """Frees up to ``blocks`` blocks that nobody uses, the longest unused leaf first; gives how many.
+
+        ``keep`` lets the store have them.
+        """
         freed = 0
         while freed < blocks and self._leaves:
             tick, _, node = heapq.heappop(self._leaves)
             # Who uses a node now lists it again when it is released.
-            if tick == node.tick and node.parent is not None and not node.children and not node.users:
-                self._remove(node)
+            if tick == node.tick and node.pages and not node.resident and not node.users:
+                self._let_go(node, keep)
                 freed += 1
         return freed
 
@@ -165,8 +192,12 @@ class PrefixIndex:
             missed["evicted" if key in self._evicted else "new"] += size
 
     def clear(self) -> int:
-        """Evicts all that nobody uses; gives how many blocks."""
-        return self.evict(self._size)
+        """Forgets all that nobody uses, on the host too; gives how many blocks had pages."""
+        freed = self.evict(self._size, keep=False)
+        for node in list(self._spilled.values()):
+            self._forget_spilled(node)
+            self._detach(node)
+        return freed
 
     def _use(self, node: Node) -> None:
         if node.users == 0:
@@ -177,24 +208,90 @@ class PrefixIndex:
 
     def _list(self, node: Node) -> None:
         """Puts a leaf among those that may be evicted."""
-        if not node.children:
+        if not node.resident:
             heapq.heappush(self._leaves, (node.tick, id(node), node))
 
-    def _remove(self, node: Node) -> None:
+    def _hold(self, node: Node) -> None:
+        """The index holds the pages of ``node`` from now on."""
+        for group, pool in enumerate(self._kv.pools):
+            pool.share((node.pages[group],))
+        self._size += 1
+        if node.parent is not None:
+            node.parent.resident += 1
+
+    def _let_go(self, node: Node, keep: bool) -> None:
+        """Gives the pages of ``node`` back; its block moves to the host where the store takes it."""
         parent = node.parent
         assert parent is not None
-        del parent.children[node.block]
-        self._remember(node)
-        node.parent = None
+        key = self._store.put(node.pages) if keep and self._store is not None else None
         for group, pool in enumerate(self._kv.pools):
             pool.give_back((node.pages[group],))
+        node.pages = ()
         self._size -= 1
+        parent.resident -= 1
         self.counts.evicted_blocks += 1
-        if parent.parent is not None:
-            if not parent.users:
-                self._list(parent)
-        elif not parent.children:
-            del self._roots[parent.salt]
+        if key is None:
+            self._remember(node)
+            self._drop_below(node)
+            self._detach(node)
+        else:
+            node.spilled = key
+            self._spilled[key] = node
+            self._make_room_on_host()
+        if parent.parent is not None and not parent.users:
+            self._list(parent)
+
+    def _restore(self, node: Node) -> None:
+        assert self._store is not None and node.spilled is not None
+        taken: list[tuple[int, ...]] = []
+        try:
+            for pool in self._kv.pools:
+                taken.append(pool.take(1))
+        except OutOfPages:
+            for pool, pages in zip(self._kv.pools, taken):
+                pool.give_back(pages)
+            raise
+        node.pages = tuple(pages[0] for pages in taken)
+        key, node.spilled = node.spilled, None
+        del self._spilled[key]
+        self._store.restore(key, node.pages)
+        # ``take`` made the index their holder.
+        self._size += 1
+        if node.parent is not None:
+            node.parent.resident += 1
+
+    def _make_room_on_host(self) -> None:
+        while self._store is not None and (key := self._store.overfull()) is not None:
+            node = self._spilled[key]
+            self._store.counts.dropped_blocks += 1
+            self._remember(node)
+            self._forget_spilled(node)
+            self._drop_below(node)
+            self._detach(node)
+
+    def _forget_spilled(self, node: Node) -> None:
+        assert node.spilled is not None
+        if self._store is not None:
+            self._store.drop(node.spilled)
+        del self._spilled[node.spilled]
+        node.spilled = None
+
+    def _drop_below(self, node: Node) -> None:
+        """What lies on the host below a node that goes is found by nobody any more."""
+        below = list(node.children.values())
+        while below:
+            child = below.pop()
+            below += child.children.values()
+            self._forget_spilled(child)
+
+    def _detach(self, node: Node) -> None:
+        parent = node.parent
+        if parent is None:
+            return
+        del parent.children[node.block]
+        node.parent = None
+        if parent.parent is None and not parent.children:
+            self._roots.pop(parent.salt, None)
 
     def _remember(self, node: Node) -> None:
         self._evicted[node.salt, node.start, node.block] = None

@@ -59,4 +59,6 @@ class EngineState:
     def reuse(self, entry: Entry) -> Reuse:
         """What ``plan_step`` needs to know of ``found``."""
         path = self.found(entry)
-        return Reuse(pages=len(path), evictable_pages=sum(node.users == 0 for node in path))
+        resident = [node for node in path if node.spilled is None]
+        idle = sum(node.users == 0 for node in resident)
+        return Reuse(blocks=len(path), pages=len(resident), evictable_pages=idle)

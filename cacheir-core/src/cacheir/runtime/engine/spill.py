@@ -1,0 +1,140 @@
+"""Cold pages move to host memory where that is cheaper than computing them anew: a cost model, a policy, a store."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cacheir.errors import UsageError
+from cacheir.runtime.executor import Executor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cacheir.ir.types import KVType
+
+MODES = ("off", "advised", "on")
+# Formats whose pages come back bit for bit from float32; a format with scales of its own does not promise that.
+EXACT_FORMATS = frozenset({"f32", "f16", "bf16"})
+# Until the first page has been moved: what host memory gives at the least (bytes each second, both ways together).
+ASSUMED_BYTES_PER_S = 2e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpillPolicy:
+    """``off`` drops what is evicted, ``on`` always keeps it on the host, ``advised`` where the cost model says so.
+
+    ``host_bytes`` bounds what is kept; the oldest goes first.
+    """
+
+    mode: str = "off"
+    host_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise UsageError(f"there is no spill mode {self.mode!r}", hint=f"there are {', '.join(MODES)}")
+
+
+@dataclass(kw_only=True)
+class SpillCounts:
+    """Bytes moved out to the host and back in, blocks that were not worth it, and blocks dropped for room."""
+
+    out_bytes: int = 0
+    in_bytes: int = 0
+    spilled_blocks: int = 0
+    restored_blocks: int = 0
+    recomputing_is_cheaper: int = 0
+    dropped_blocks: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpillEstimate:
+    """What one block costs by either way, in seconds: moved out and back, or computed anew."""
+
+    block_bytes: int
+    transfer_s: float
+    recompute_s: float
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the host is the cheaper way."""
+        return self.transfer_s < self.recompute_s
+
+
+class SpillStore:
+    """The blocks on the host, by a key of their own. Speeds are measured on what it moves and the engine computes."""
+
+    def __init__(self, executor: Executor, policy: SpillPolicy, page_tokens: int, groups: Sequence[KVType]) -> None:
+        inexact = [group.dtype for group in groups if group.dtype not in EXACT_FORMATS]
+        if policy.mode != "off" and inexact:
+            raise UsageError(
+                f"pages stored as {inexact[0]} do not come back bit for bit, so they cannot be spilled",
+                hint="use --spill off, or KV pages of f32, f16 or bf16",
+            )
+        self.policy = policy
+        self.counts = SpillCounts()
+        self.token_seconds = 0.0  # of computing one token of a prompt, as the engine measures it; 0: not measured
+        self._executor = executor
+        self._page_tokens = page_tokens
+        # Pages are read and written as float32.
+        values = sum(2 * group.layers * group.heads * group.head_dim for group in groups)
+        self._block_bytes = 4 * values * page_tokens
+        self._blocks: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+        self._next = 0
+        self._bytes = 0
+        self._seconds = 0.0
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes on the host now."""
+        return self._bytes
+
+    def estimate(self) -> SpillEstimate:
+        """The cost of one block by the speeds measured so far."""
+        block_bytes = self._block_bytes
+        moved = self.counts.out_bytes + self.counts.in_bytes
+        speed = moved / self._seconds if moved and self._seconds else ASSUMED_BYTES_PER_S
+        recompute = self.token_seconds * self._page_tokens
+        return SpillEstimate(block_bytes=block_bytes, transfer_s=2 * block_bytes / speed, recompute_s=recompute)
+
+    def put(self, pages: Sequence[int]) -> int | None:
+        """Copies a block, one page of each group, to the host; its key, or None where it is to be dropped."""
+        if self.policy.mode == "off":
+            return None
+        if self.policy.mode == "advised" and not self.estimate().worth_it:
+            self.counts.recomputing_is_cheaper += 1
+            return None
+        if self._block_bytes > self.policy.host_bytes:
+            return None
+        began = time.perf_counter()
+        arrays = [self._executor.read_pages(group, (page,)) for group, page in enumerate(pages)]
+        self._seconds += time.perf_counter() - began
+        size = sum(array.nbytes for array in arrays)
+        self.counts.out_bytes += size
+        self._blocks[self._next] = arrays
+        self._bytes += size
+        self.counts.spilled_blocks += 1
+        self._next += 1
+        return self._next - 1
+
+    def overfull(self) -> int | None:
+        """The key of the block to drop, while more is held than may be."""
+        return next(iter(self._blocks)) if self._bytes > self.policy.host_bytes else None
+
+    def restore(self, key: int, pages: Sequence[int]) -> None:
+        """Writes a block into fresh pages, and forgets it."""
+        arrays = self._blocks[key]
+        began = time.perf_counter()
+        for group, (page, array) in enumerate(zip(pages, arrays, strict=True)):
+            self._executor.write_pages(group, (page,), array)
+        self._seconds += time.perf_counter() - began
+        self.counts.in_bytes += sum(array.nbytes for array in arrays)
+        self.counts.restored_blocks += 1
+        self.drop(key)
+
+    def drop(self, key: int) -> None:
+        """Forgets a block."""
+        self._bytes -= sum(array.nbytes for array in self._blocks.pop(key))
