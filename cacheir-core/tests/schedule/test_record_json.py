@@ -102,7 +102,24 @@ def test_what_is_no_json_is_refused(data: bytes) -> None:
 
 
 def test_bytes_do_not_depend_on_the_order_of_keys() -> None:
-    assert json_bytes({"b": 1, "a": 2}) == json_bytes({"a": 2, "b": 1}) == b'{\n  "a": 2,\n  "b": 1\n}\n'
+    assert json_bytes({"b": 1, "a": 2}) == json_bytes({"a": 2, "b": 1}) == b'{"a": 2, "b": 1}\n'
+
+
+@given(values)
+def test_the_spelling_is_json_and_its_lines_are_short(value: Any) -> None:
+    data = json_bytes(value)
+    assert parse_json(data, "file.json") == json.loads(json.dumps(value))
+    for line in data.decode().splitlines():
+        # What is longer than a line is one value that cannot be cut.
+        assert len(line) <= 130 or line.strip().count(":") <= 2 or line.strip()[0] not in "{["
+
+
+def test_a_call_and_the_bases_of_calls_take_a_line_each() -> None:
+    call = {"op_name": "call", "reads": [{"kind": "arena", "name": f"h.{number}"} for number in range(9)]}
+    other = {**call, "op_name": "add"}
+    assert json_bytes([call]).count(b"\n") == 3 and json_bytes([other]).count(b"\n") == 16
+    bases = {f"h.{number}": number * 64 for number in range(40)}
+    assert json_bytes({"call_bases": bases}).count(b"\n") == 3 and json_bytes({"places": bases}).count(b"\n") == 44
 
 
 def test_the_records_of_a_program_go_through() -> None:

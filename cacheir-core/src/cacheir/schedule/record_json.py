@@ -14,6 +14,9 @@ from cacheir.errors import ArtifactDamagedError
 
 R = TypeVar("R")
 
+_WIDTH = 120
+_ONE_LINE_KEYS = frozenset({"call_bases"})
+
 
 def to_json(value: Any) -> Any:
     """The JSON value of a record made of records, tuples, mappings with text keys, numbers, text and None."""
@@ -27,10 +30,37 @@ def to_json(value: Any) -> Any:
 
 
 def json_bytes(value: Any) -> bytes:
-    """The one spelling of a JSON value in an artifact: keys sorted, two spaces, UTF-8, a line end at the end."""
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    """The one spelling of a JSON value in an artifact: keys sorted, two spaces, UTF-8, a line end at the end.
+
+    What fits into a line stands in one. So do a call in a schedule and the bases of all calls in a plan, however long:
+    with that a model of more layers has one line more a layer, and a diff of two plans shows what differs.
+    """
+    text = _spelt(value, "")
     # A lone surrogate has no UTF-8; its escape, which this spells, is JSON.
     return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def _spelt(value: Any, indent: str, key: str = "") -> str:
+    if not isinstance(value, (dict, list, tuple)) or not value:
+        return _on_one_line(value)
+    if key in _ONE_LINE_KEYS or (isinstance(value, dict) and value.get("op_name") == "call"):
+        return _on_one_line(value)
+    inner = indent + "  "
+    if isinstance(value, dict):
+        opening, closing = "{", "}"
+        parts = [f"{_on_one_line(name)}: {_spelt(value[name], inner, name)}" for name in sorted(value)]
+    else:
+        opening, closing = "[", "]"
+        parts = [_spelt(item, inner) for item in value]
+    # No value holds a line end inside a string: JSON escapes them.
+    if sum(map(len, parts)) + 2 * len(parts) + len(indent) <= _WIDTH and not any("\n" in part for part in parts):
+        return f"{opening}{', '.join(parts)}{closing}"
+    lines = f",\n{inner}".join(parts)
+    return f"{opening}\n{inner}{lines}\n{indent}{closing}"
+
+
+def _on_one_line(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def parse_json(data: bytes, where: str) -> Any:
