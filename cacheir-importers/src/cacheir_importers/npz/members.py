@@ -46,7 +46,8 @@ def read_members(path: Path, place: str) -> dict[str, Member]:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise MalformedModelError(f"{place} is not a regular file")
-        with path.open("rb") as file:
+        # Without a buffer: it would read on into the arrays, at each of the many places looked at.
+        with path.open("rb", buffering=0) as file:
             _check_end(file, status.st_size, place)
             members: dict[str, Member] = {}
             for member in _members(file, status.st_size, place):
@@ -117,12 +118,15 @@ def _data_offset(file: BinaryIO, header_offset: int, what: str) -> int:
 
 
 def _head(file: BinaryIO, offset: int, nbytes: int, deflated: bool, what: str) -> bytes:
-    """The beginning of a member, inflated, long enough for every header."""
+    """The beginning of a member, inflated, long enough for its header."""
     wanted = MAX_HEADER_BYTES + 12
     file.seek(offset)
-    raw = file.read(min(nbytes, wanted))
     if not deflated:
-        return raw
+        start = file.read(min(nbytes, 12))
+        length = int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little")
+        # A length that cannot be is refused by who parses the header.
+        return start + file.read(max(0, min(nbytes, wanted, 12 + length) - len(start)))
+    raw = file.read(min(nbytes, wanted))
     try:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(raw, wanted)
     except zlib.error as error:
