@@ -29,8 +29,8 @@ class PluginLoadError(PluginError):
     """A plugin could not be used, and CACHEIR_STRICT_PLUGINS makes that fatal."""
 
 
-class PluginConflictError(PluginError):
-    """Two plugins registered one name. Not raised yet: registries keep the first and name both on stderr."""
+class PluginConflictError(PluginLoadError):
+    """Two plugins registered one name, and CACHEIR_STRICT_PLUGINS makes that fatal; the message names both."""
 
 
 class HookApiMismatch(PluginError):

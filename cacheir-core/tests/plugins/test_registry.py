@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cacheir.errors import PluginLoadError, UsageError
+from cacheir.errors import PluginConflictError, UsageError
 from cacheir.plugins.installation import Installation
 
 Make = Callable[..., Installation]
@@ -40,7 +40,7 @@ def test_two_plugins_that_clash_on_a_name(write_module: Write, installed: Make, 
 def test_a_clash_in_strict_mode(write_module: Write, installed: Make) -> None:
     first = write_module("alpha", SAMPLERS.format(names=["shared"]))
     installation = installed(first, write_module("beta", SAMPLERS.format(names=["shared"])), strict=True)
-    with pytest.raises(PluginLoadError, match=r"'beta'.*'shared'.*'alpha'"):
+    with pytest.raises(PluginConflictError, match=r"'beta'.*'shared'.*'alpha'"):
         installation.samplers.names()
 
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cacheir import settings
-from cacheir.errors import HookApiMismatch, PluginError, PluginLoadError, UsageError
+from cacheir.errors import HookApiMismatch, PluginConflictError, PluginError, PluginLoadError, UsageError
 from cacheir.plugins.distributions import EntryPoint, entry_points
 from cacheir.plugins.fault_text import fault_text
 from cacheir.plugins.guard import Interrupts, TookTooLong, clean_stdout, time_limit
@@ -161,7 +161,8 @@ class Host:
 
     def _tell(self, plugin: Plugin, problem: Problem) -> None:
         if self.options.strict and not problem.is_note:
-            raise PluginLoadError(
+            kind = PluginConflictError if problem.is_conflict else PluginLoadError
+            raise kind(
                 f"plugin {plugin.label}: {problem.sentence}",
                 hint=problem.hint or f"leave it out with CACHEIR_BLOCK_PLUGINS={plugin.name}",
             ) from problem.error

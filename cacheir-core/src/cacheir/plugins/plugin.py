@@ -19,13 +19,15 @@ class Problem:
     """One thing that is wrong with a plugin. ``sentence`` is for stderr, ``hint`` for ``doctor``.
 
     ``is_note`` marks what costs time and nothing else; it is no error even in strict mode. ``is_passing`` marks what
-    happened in a call of an observer or a selector: it need not happen again.
+    happened in a call of an observer or a selector: it need not happen again. ``is_conflict`` marks a name that another
+    plugin has.
     """
 
     sentence: str
     hint: str = ""
     is_note: bool = False
     is_passing: bool = False
+    is_conflict: bool = False
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
 

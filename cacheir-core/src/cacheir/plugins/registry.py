@@ -130,7 +130,7 @@ class Registry(Generic[T]):
         else:
             sentence = f"{what}: plugin {first.label} has {about} already"
             hint += f" or CACHEIR_BLOCK_PLUGINS={first.name} to choose" if first.name != "core" else ""
-        self.host.blame(contribution.plugin, Problem(sentence, hint=hint), state="loaded")
+        self.host.blame(contribution.plugin, Problem(sentence, hint=hint, is_conflict=True), state="loaded")
 
 
 def _key(claim: str) -> str:
