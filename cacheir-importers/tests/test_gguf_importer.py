@@ -238,7 +238,10 @@ def test_rope_factors_that_cannot_be_meant(gguf_file: Build, tensor: TensorData,
     ("changes", "problem"),
     [
         ({"llama.rope.scaling.type": "su"}, "rope scaling type 'su' is not supported"),
-        ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
+        (
+            {"llama.rope.scaling.type": "longrope"},
+            r"rope\.scaling\.type = longrope is there, and the tensor rope_factors_long",
+        ),
         ({"llama.rope.scaling.type": "bogus"}, "'bogus'"),
         ({"llama.expert_shared_count": 1}, r"llama\.expert_shared_count = 1"),
         ({"llama.attention.sliding_window": 4096}, r"llama\.attention\.sliding_window = 4096"),

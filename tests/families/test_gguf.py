@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from family_models import transformers_oracle
+from family_models import ROTATION_ENDS, VARIANTS, transformers_oracle
 from gguf import GGUFWriter
 from safetensors.numpy import load_file
 
 from cacheir import Runtime
 from cacheir.errors import UnsupportedModelError
 from cacheir.models.decoder_spec import DecoderSpec
-from cacheir_importers.families import gguf as readers
 from cacheir_importers.families.names import mixtral_names, phi3_names, tensor_names
 from cacheir_importers.gguf.importer import import_gguf
 from cacheir_importers.huggingface.importer import import_folder
@@ -123,8 +123,15 @@ def tensors_of(folder: Path, family: str, spec: DecoderSpec) -> dict[str, np.nda
     return found
 
 
-def write_twin(folder: Path, file: Path, family: str) -> None:
-    """The model in ``folder`` as a GGUF file."""
+def write_twin(
+    folder: Path,
+    file: Path,
+    family: str,
+    *,
+    metadata: dict[str, Any] | None = None,
+    tensors: dict[str, np.ndarray] | None = None,
+) -> None:
+    """The model in ``folder`` as a GGUF file; ``metadata`` takes the place of what ``TWINS`` says."""
     architecture, _, _, more = TWINS[family]
     config = json.loads((folder / "config.json").read_text())
     spec = import_folder(folder, {}).spec
@@ -141,10 +148,10 @@ def write_twin(folder: Path, file: Path, family: str) -> None:
     writer.add_layer_norm_rms_eps(spec.norm_eps)
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(spec.vocab_size)
-    for name, value in more(config).items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+    for name, value in (more(config) if metadata is None else metadata).items():
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{architecture}.{name}", value)
-    for name, tensor in tensors_of(folder, family, spec).items():
+    for name, tensor in {**tensors_of(folder, family, spec), **(tensors or {})}.items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -169,17 +176,40 @@ def test_the_twin_has_the_logits_of_the_folder(tmp_path: Path, family: str) -> N
     assert np.abs(np.array(made) - expected[-5:]).max() <= 1e-4
 
 
-def test_the_tables_of_longrope_are_tensors_that_nothing_reads_yet() -> None:
-    fields = {
-        "general.architecture": "phi3",
-        "phi3.block_count": 1,
-        "phi3.context_length": 64,
-        "phi3.embedding_length": 64,
-        "phi3.feed_forward_length": 64,
-        "phi3.attention.head_count": 4,
-        "phi3.attention.layer_norm_rms_epsilon": 1e-5,
-        "phi3.rope.scaling.attn_factor": 1.19,
-        "phi3.vocab_size": 300,
+def test_the_tables_of_longrope_are_tensors(tmp_path: Path) -> None:
+    family, changes = VARIANTS["phi3-longrope"]
+    folder, file = tmp_path / "model", tmp_path / "twin.gguf"
+    write_tiny(folder, family=family, changes=changes)
+    rope = import_folder(folder, {}).spec.layers[0].rope  # type: ignore[union-attr]
+    assert rope is not None
+    tables = {name: np.array(changes["rope_scaling"][f"{name}_factor"], np.float32) for name in ("short", "long")}
+    more = {
+        "rope.scaling.original_context_length": ROTATION_ENDS,
+        "rope.scaling.attn_factor": rope.magnitude,
+        "rope.dimension_count": 12,
+        "attention.sliding_window": changes["sliding_window"],
     }
-    with pytest.raises(UnsupportedModelError, match=r"phi3\.rope\.scaling\.attn_factor = 1\.19"):
-        readers.read_phi3(fields)
+    write_twin(folder, file, family, metadata=more, tensors={f"rope_factors_{n}.weight": t for n, t in tables.items()})
+    model = import_gguf(file, {})
+    assert model.unread == () and model.spec is not None
+    assert replace(model.spec.layers[0].rope, magnitude=rope.magnitude) == rope  # type: ignore[type-var]
+    oracle, long = transformers_oracle(folder), [3 + (index * index * 5) % 280 for index in range(ROTATION_ENDS + 9)]
+    with Runtime(file, backend="cpu", chunk_tokens=7) as runtime:
+        for ids in (PROMPT, long):
+            with runtime.session() as session:
+                session.append(ids)
+                assert np.abs(session.logits() - oracle(ids)[-1]).max() <= 1e-4
+    other = tmp_path / "other.gguf"
+    write_twin(folder, other, family, metadata=more, tensors={"rope_factors_long.weight": tables["long"]})
+    with pytest.raises(
+        UnsupportedModelError, match=r"has rope_factors_long\.weight and not rope_factors_short\.weight"
+    ):
+        import_gguf(other, {})
+    write_twin(
+        folder, other, family, metadata={**more, "rope.scaling.attn_factor": 1.0, "rope.scaling.type": "longrope"}
+    )
+    with pytest.raises(UnsupportedModelError, match="type = longrope is there, and the tensor rope_factors_long"):
+        import_gguf(other, {})
+    write_twin(folder, other, family, metadata=more)
+    with pytest.raises(UnsupportedModelError, match=r"attn_factor = 1\.\d+ is there, and the tensor rope_factors_long"):
+        import_gguf(other, {})

@@ -70,10 +70,14 @@ def read_smollm3(metadata: Mapping[str, Any]) -> DecoderSpec:
 
 
 def read_phi3(metadata: Mapping[str, Any]) -> DecoderSpec:
-    """Phi-3 without longrope, whose tables are tensors."""
+    """Phi-3; the tables of longrope are tensors, which ``gguf.rope_tables`` reads."""
     meta = Metadata(metadata, "phi3")
     meta.fields.ignore(meta.key("rope.scaling.original_context_length"))
     layer = replace(_layer(meta, "half"), window=meta.window())
+    assert layer.rope is not None
+    if not layer.rope.factors:  # with yarn's factors it has its magnitude
+        magnitude = meta.number_or("rope.scaling.attn_factor", 1.0)
+        layer = replace(layer, rope=replace(layer.rope, magnitude=magnitude))
     return meta.finish("phi3", (layer,) * meta.count())
 
 

@@ -58,7 +58,8 @@ class Metadata:
         return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
     def rope(self, head_dim: int, layout: str) -> RopeSpec:
-        """The rotation. Types linear and yarn are read as llama.cpp computes them; others are refused by name."""
+        """The rotation. Types linear and yarn are read as llama.cpp computes them, longrope's tables are tensors
+        (``gguf.rope_tables``); others are refused by name."""
         fields, label = self.fields, self.label
         dims = fields.whole_or(f"{label}.rope.dimension_count", head_dim)
         if dims > head_dim or dims % 2:
@@ -73,13 +74,13 @@ class Metadata:
         # llama.cpp scales linearly where a factor stands without a type.
         kind = fields.text_or(f"{label}.rope.scaling.type", None) or ("linear" if factor != 1 else "none")
         plain = RopeSpec(theta=theta, dims=dims, layout=layout)
-        if kind == "none" or (kind == "linear" and factor == 1):
+        if kind in ("none", "longrope") or (kind == "linear" and factor == 1):
             return plain
         if kind == "linear":
             return RopeSpec(theta=theta, dims=dims, layout=layout, factors=linear_factors(dims, factor))
         if kind != "yarn" or f"{label}.rope.scaling.yarn_log_multiplier" in fields:
             raise UnsupportedModelError(
-                f"{fields.place}: rope scaling type {kind!r} is not supported; supported: none, linear, yarn"
+                f"{fields.place}: rope scaling type {kind!r} is not supported; supported: none, linear, yarn, longrope"
             )
         original = fields.whole_or(f"{label}.rope.scaling.original_context_length", None, least=2)
         original = original or fields.whole(self.key("context_length"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cacheir.errors import MalformedModelError, UnsupportedModelError
+from cacheir.errors import UnsupportedModelError
 from cacheir.models.decoder_spec import DecoderSpec
 from cacheir.models.imported import ImportedModel
 from cacheir.plugins import resolve
@@ -18,6 +16,7 @@ from cacheir_importers.fields import Fields
 from cacheir_importers.gguf.generation import read_generation
 from cacheir_importers.gguf.parts import Part, all_tensors, read_parts
 from cacheir_importers.gguf.reader import TensorEntry
+from cacheir_importers.gguf.rope_tables import ROPE_TENSORS, with_rope_tables
 from cacheir_importers.gguf.stored import readable_formats, refuse_scales, stored_tensor
 from cacheir_importers.gguf.tokenizer_arrays import read_tokenizer
 from cacheir_importers.weight_table import (
@@ -29,8 +28,6 @@ from cacheir_importers.weight_table import (
     vocabulary_note,
     with_optional_weights,
 )
-
-_ROPE_FACTORS = "rope_freqs.weight"
 
 
 def sniff(path: Path) -> str | None:
@@ -62,10 +59,7 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     spec: DecoderSpec = resolve(family.gguf_config)(metadata)
     names: Mapping[str, str] = resolve(family.names)(spec, GGUF)
     spec = with_optional_weights(spec, names, tensors)
-    factors = _rope_factors(spec, tensors, path.parent)
-    if factors:
-        layers = [replace(layer, rope=layer.rope and replace(layer.rope, factors=factors)) for layer in spec.layers]
-        spec = replace(spec, layers=tuple(layers))
+    spec, tables = with_rope_tables(spec, tensors, metadata, path.parent)
     needed = {tensor_of(names[key]) for key in spec.weight_keys() if key in names}
     refuse_scales(tensors, needed, path.name)
     formats = readable_formats(options)
@@ -73,12 +67,12 @@ def import_gguf(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     sources = place_weights(spec, names, stored, place=path.name)
     tokenizer = read_tokenizer(header.metadata, path.name)
     generation, notes = read_generation(metadata, tokenizer)
-    weights = [name for name in tensors if name != _ROPE_FACTORS]
+    weights = [name for name in tensors if name not in ROPE_TENSORS]
     return ImportedModel(
         root=path.parent,
         files=tuple(part.name for part in parts),
         importer="gguf",
-        header_hash=_header_hash(parts, factors),
+        header_hash=_header_hash(parts, tables),
         sources=sources,
         spec=spec,
         tokenizer=tokenizer,
@@ -102,33 +96,11 @@ def _refuse_other_contents(metadata: Fields) -> None:
         raise UnsupportedModelError(f"{metadata.place} holds no model: its general.type is {kind!r}")
 
 
-def _rope_factors(spec: DecoderSpec, tensors: Mapping[str, tuple[str, TensorEntry]], root: Path) -> tuple[float, ...]:
-    """The divisors of the rotation that a file stores as a tensor (Llama 3.1 and later), () for none.
-
-    They are part of what the model is, not of its weights, so these few numbers are read.
-    """
-    if _ROPE_FACTORS not in tensors or not spec.layers or spec.layers[0].rope is None:
-        return ()
-    file_name, entry = tensors[_ROPE_FACTORS]
-    count = spec.layers[0].rope.dims // 2
-    if entry.type_name != "F32" or entry.shape != (count,):
-        raise UnsupportedModelError(
-            f"{file_name}: {_ROPE_FACTORS} is {entry.type_name}{list(entry.shape)}; supported: F32[{count}]"
-        )
-    with (root / file_name).open("rb") as file:
-        file.seek(entry.offset)
-        raw = file.read(4 * count)
-    factors = struct.unpack(f"<{count}f", raw)
-    if not all(0 < factor < 1e9 for factor in factors):
-        raise MalformedModelError(f"{file_name}: {_ROPE_FACTORS} must hold positive numbers, not {factors}")
-    return factors if any(factor != 1.0 for factor in factors) else ()
-
-
-def _header_hash(parts: Sequence[Part], factors: tuple[float, ...]) -> str:
+def _header_hash(parts: Sequence[Part], tables: Sequence[tuple[float, ...]]) -> str:
     digests = [part.header.digest for part in parts]
-    if len(digests) == 1 and not factors:
+    if len(digests) == 1 and not tables:
         return digests[0]
-    return hashlib.sha256(" ".join([*digests, *([str(factors)] if factors else [])]).encode()).hexdigest()
+    return hashlib.sha256(" ".join([*digests, *map(str, tables)]).encode()).hexdigest()
 
 
 def _unread(metadata: Fields, prefix: str) -> list[str]:
