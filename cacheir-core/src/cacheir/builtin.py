@@ -15,6 +15,7 @@ from cacheir.plugins.surface_records import CheckSpec, CommandSpec, PluginInfo
 if TYPE_CHECKING:
     from cacheir.ir.opdef import OpDef
     from cacheir.plugins.compiler_records import PassSpec, QuantFormatSpec, QuantSpec
+    from cacheir.plugins.model_records import ImporterSpec
 
 # name, help, app. To add a command, write its file and add its line here.
 COMMANDS = (
@@ -25,6 +26,7 @@ COMMANDS = (
     ("export", "Write graphs as text, JSON, DOT, MLIR or an HTML page.", "cacheir.cli.export:app"),
     ("view", "Look at a program in the browser.", "cacheir.cli.view:app"),
     ("explain", "Explain a step: kernels and why, bytes, floors, times.", "cacheir.cli.explain:app"),
+    ("plan", "Say what a model will take, before it is loaded.", "cacheir.cli.plan:app"),
     ("passes", "List passes and planning steps in the order in which they would run.", "cacheir.cli.passes:app"),
     ("run", "Generate text.", "cacheir.cli.run:app"),
     ("execute", "Run a plain graph (ONNX, StableHLO) on arrays.", "cacheir.cli.execute:app"),
@@ -37,6 +39,9 @@ COMMANDS = (
     ),
     ("benchmark", "Time prefill and decode.", "cacheir.cli.benchmark:app"),
     ("plugins", "List, check, explain and start plugins.", "cacheir.cli.plugins:app"),
+    ("quantize", "Write a checkpoint of a model with its weights quantised.", "cacheir.cli.quantize:app"),
+    ("quality", "Compare the answers of two models: perplexity, divergence, agreement.", "cacheir.cli.quality:app"),
+    ("incident", "Keep what a server decided of late, and replay it offline.", "cacheir.cli.incident:app"),
     ("verify", "Check that an artifact is whole and belongs to its model.", "cacheir.cli.verify:app"),
     ("cache", "List and clear what is cached.", "cacheir.cli.cache:app"),
 )
@@ -77,6 +82,19 @@ def cacheir_register_quant_formats() -> Iterable[QuantFormatSpec]:
     from cacheir.formats.table import core_formats
 
     return core_formats().values()
+
+
+@hookimpl
+def cacheir_register_importers() -> Iterator[ImporterSpec]:
+    """The reader of checkpoints that ``cacheir quantize`` writes."""
+    from cacheir.plugins.model_records import ImporterSpec
+
+    yield ImporterSpec(
+        name="cacheir-checkpoint",
+        summary="Folders that cacheir quantize writes.",
+        run="cacheir.quantisers.checkpoint:import_checkpoint",
+        marker_files=("cacheir_checkpoint.json",),
+    )
 
 
 @hookimpl

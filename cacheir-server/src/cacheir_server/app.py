@@ -17,6 +17,7 @@ from cacheir_server.guards import BodyGuard, KeyGuard
 from cacheir_server.routes.chat import chat_completions
 from cacheir_server.routes.completions import completions
 from cacheir_server.routes.health import health, ready
+from cacheir_server.routes.incident import incident
 from cacheir_server.routes.models import list_models, show_model
 from cacheir_server.routes.tokens import detokenize, tokenize
 from cacheir_server.schemas.chat import ChatBody
@@ -34,6 +35,7 @@ ROUTES: tuple[tuple[str, str, Handler, type[BaseModel] | None], ...] = (
     ("POST", "/v1/chat/completions", chat_completions, ChatBody),
     ("POST", "/tokenize", tokenize, TokenizeBody),
     ("POST", "/detokenize", detokenize, DetokenizeBody),
+    ("GET", "/v1/cacheir/incident", incident, None),
     ("GET", "/health", health, None),
     ("GET", "/healthz", health, None),
     ("GET", "/ready", ready, None),

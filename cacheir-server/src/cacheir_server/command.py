@@ -32,6 +32,14 @@ def serve(
     max_queue_size: int = typer.Option(256, min=1, help="Requests that may wait."),
     max_queue_tokens: int = typer.Option(1 << 20, min=1, help="Prompt tokens that may wait."),
     queue_wait: float = typer.Option(0.0, min=0.0, help="Seconds for which a request waits for room in the queue."),
+    audit_cache: int = typer.Option(0, min=0, help="Compute every N-th reused prefix anew and compare; 0: none."),
+    spill: str = typer.Option("off", help="Move cold KV pages to host memory: off, advised (by cost) or on."),
+    spill_bytes: int = typer.Option(1 << 30, min=0, help="Host memory for spilled pages."),
+    draft_tokens: int = typer.Option(0, min=0, max=16, help="Tokens to guess from the prompt, for greedy requests."),
+    record: int = typer.Option(256, min=0, help="Scheduler decisions that are kept for `cacheir incident save`."),
+    precise: bool = typer.Option(False, help="Take only kernels that compute in f32."),
+    quant: str = typer.Option("", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."),
+    kv_dtype: str = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8."),
     batch_invariant: bool = typer.Option(False, help="Take only kernels whose bits do not depend on what runs beside."),
     api_key: list[str] = KEY,
     served_model_name: str = typer.Option("", help="What requests call the model; else its own name."),
@@ -45,7 +53,10 @@ def serve(
     """
     from dataclasses import replace
 
-    from cacheir.runtime.engine.engine import default_limits
+    from cacheir.artifact.card import CompileOptions
+    from cacheir.runtime.engine.engine import Engine, default_limits
+    from cacheir.runtime.engine.prompt_lookup import Speculation
+    from cacheir.runtime.engine.spill import SpillPolicy
     from cacheir.runtime.runtime import Runtime
     from cacheir_server.app import create_app
     from cacheir_server.run_server import run_server
@@ -68,6 +79,8 @@ def serve(
         threads=threads,
         batch_invariant=batch_invariant,
         kv_tokens=kv_tokens,
+        kv_dtype=kv_dtype,
+        compile_options=CompileOptions(precise=precise, quant=quant),
         progress=lambda text: print(text, file=sys.stderr),
     )
     limits = default_limits(runtime.model)
@@ -80,7 +93,15 @@ def serve(
         )
     limits = replace(limits, max_batch=batch, max_queue=max_queue_size, max_queue_tokens=max_queue_tokens)
     _warn(runtime, settings)
-    service = Service(runtime, settings, limits)
+    engine = Engine(
+        runtime.model,
+        limits,
+        speculation=Speculation(draft_tokens=draft_tokens),
+        record=record,
+        audit_every=audit_cache,
+        spill=SpillPolicy(mode=spill, host_bytes=spill_bytes),
+    )
+    service = Service(runtime, settings, engine)
     run_server(create_app(service), service, host, port)
 
 

@@ -13,7 +13,6 @@ from cacheir.errors import RequestTooLong
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.engine_thread import EngineThread
 from cacheir.runtime.engine.job import Job
-from cacheir.runtime.engine.plan_step import EngineLimits
 from cacheir.runtime.request import admit, check_ids
 from cacheir.runtime.runtime import Runtime
 from cacheir.runtime.sampling import SamplingParams
@@ -30,11 +29,11 @@ _SHOWN_NAME = 80
 class Service:
     """What lives as long as the server does. ``close`` ends the engine and the runtime."""
 
-    def __init__(self, runtime: Runtime, settings: ServerSettings, limits: EngineLimits | None = None) -> None:
+    def __init__(self, runtime: Runtime, settings: ServerSettings, engine: Engine) -> None:
         self.runtime = runtime
         self.settings = settings
         self.created = int(time.time())
-        self.thread = EngineThread(Engine(runtime.model, limits))
+        self.thread = EngineThread(engine)
 
     def check_model(self, name: str) -> None:
         """404 for a name that is not the model's; a name is compared and never opened."""
