@@ -26,7 +26,8 @@ class Row:
     whole page table after this step's reservations, one tuple for each KV group; page ``i`` holds the positions from
     ``i * page_tokens`` on. ``want`` is one of ``WANTS``; ``want_at`` lists the indices into ``tokens`` whose output is
     wanted, () for the last one alone. ``length`` is how many tokens the request's sequence has, those that later steps
-    feed included; 0 means none. A program reads it (main's ``%sequence_lengths``) where its rotation depends on it.
+    feed included; 0 stands for those fed so far. A program reads it (main's ``%sequence_lengths``) where its rotation
+    depends on it.
     """
 
     slot: int
@@ -99,29 +100,32 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryForecast:
-    """What an executor will own, before anything is loaded, and what is resident beside it for a while, in bytes.
+    """What an executor will own, before anything is loaded, and how what is resident differs from it, in bytes.
 
     ``loading`` comes on top of the weights while they are made of the model's files (pages of those files, copies);
-    ``step`` on top of all that is owned while a step runs (arrays under no plan). ``host`` is what the Python objects of
-    the program take for as long as it is open.
+    ``step`` on top of all that is owned while a step runs (arrays under no plan). ``host`` is what the executor's own
+    objects and libraries take. ``untouched`` is owned, but no step writes it in which only the last token of each row
+    needs a head.
     """
 
     use: MemoryUse
     loading: int = 0
     step: int = 0
     host: int = 0
+    untouched: int = 0
 
     @property
     def peak(self) -> int:
-        """The most resident bytes beyond those of the imports."""
-        return self.host + max(self.use.weights + self.loading, self.use.total + self.step)
+        """The most resident bytes of the executor, beyond those of the imports."""
+        running = self.use.total - self.untouched + self.step
+        return self.host + max(self.use.weights + self.loading, running)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallTiming:
     """Measured time of one scheduled call, named by graph and node; ``calls`` is how often it ran in the step.
 
-    Where an executor runs several nodes in one, ``node`` joins their names with ``+`` and ``kernel`` is the first one's.
+    Where an executor runs several nodes in one, ``node`` joins their names with ``+`` and ``kernel`` is the first's.
     """
 
     graph: str
