@@ -10,7 +10,7 @@ from typing import TypeVar
 from cacheir.errors import QueueFull
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.engine_thread import EngineThread
-from cacheir.runtime.engine.job import Event, Job
+from cacheir.runtime.engine.job import Event, Job, Sink
 
 T = TypeVar("T")
 
@@ -18,10 +18,14 @@ _ROOM_POLL_S = 0.02
 
 
 class Answers:
-    """The answers to some jobs, taken together or not at all. An async context: leaving it cancels what still runs."""
+    """The answers to some jobs, taken together or not at all. An async context: leaving it cancels what still runs.
 
-    def __init__(self, thread: EngineThread, jobs: Sequence[Job]) -> None:
+    ``observe`` sees every last event, on the engine's thread.
+    """
+
+    def __init__(self, thread: EngineThread, jobs: Sequence[Job], observe: Sink) -> None:
         self.jobs = tuple(jobs)
+        self._observe = observe
         self._thread = thread
         self._open = {job.id for job in jobs}
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
@@ -67,6 +71,8 @@ class Answers:
     def _with_sinks(self, loop: asyncio.AbstractEventLoop) -> list[tuple[Job, Callable[[Event], None]]]:
         def sink(number: int) -> Callable[[Event], None]:
             def tell(event: Event) -> None:
+                if event.outcome is not None:
+                    self._observe(event)
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(self._events.put_nowait, (number, event))
 

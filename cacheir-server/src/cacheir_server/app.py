@@ -16,8 +16,10 @@ from cacheir_server.errors import ApiError, api_error, error_response
 from cacheir_server.guards import BodyGuard, KeyGuard
 from cacheir_server.routes.chat import chat_completions
 from cacheir_server.routes.completions import completions
+from cacheir_server.routes.contract import contract
 from cacheir_server.routes.health import health, ready
 from cacheir_server.routes.incident import incident
+from cacheir_server.routes.metrics import metrics
 from cacheir_server.routes.models import list_models, show_model
 from cacheir_server.routes.tokens import detokenize, tokenize
 from cacheir_server.schemas.chat import ChatBody
@@ -35,7 +37,9 @@ ROUTES: tuple[tuple[str, str, Handler, type[BaseModel] | None], ...] = (
     ("POST", "/v1/chat/completions", chat_completions, ChatBody),
     ("POST", "/tokenize", tokenize, TokenizeBody),
     ("POST", "/detokenize", detokenize, DetokenizeBody),
+    ("GET", "/v1/cacheir/contract", contract, None),
     ("GET", "/v1/cacheir/incident", incident, None),
+    ("GET", "/metrics", metrics, None),
     ("GET", "/health", health, None),
     ("GET", "/healthz", health, None),
     ("GET", "/ready", ready, None),
@@ -51,6 +55,7 @@ def create_app(service: Service) -> FastAPI:
         service.close()
 
     app = FastAPI(title="CacheIR", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.bodies = {path: body for _, path, _, body in ROUTES if body is not None}
     for method, path, handler, body in ROUTES:
         app.add_api_route(path, _endpoint(handler, service), methods=[method], **_documented(handler, body))
     app.add_exception_handler(Exception, _on_error)
@@ -65,12 +70,13 @@ def _endpoint(handler: Handler, service: Service) -> Callable[[Request], Awaitab
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(request, service)
-        except ApiError:
-            raise
         except Exception as error:
             told = api_error(error)
-            if told.status == 500 and told.body["error"]["code"] == "internal_error":
+            if told.body["error"]["code"] == "internal_error":
                 raise
+            # What the engine refused it has counted itself.
+            if request.method == "POST" and 400 <= told.status < 500 and told.status not in (429, 499):
+                service.metrics.rejected += 1
             raise told from error
 
     endpoint.__name__ = handler.__name__

@@ -18,6 +18,7 @@ from cacheir.runtime.runtime import Runtime
 from cacheir.runtime.sampling import SamplingParams
 from cacheir_server.answers import Answers
 from cacheir_server.errors import ApiError, shutting_down
+from cacheir_server.metrics import Metrics
 from cacheir_server.settings import ServerSettings
 
 # A text shorter than this is encoded on the event loop: a hop to a thread costs more.
@@ -33,6 +34,7 @@ class Service:
         self.runtime = runtime
         self.settings = settings
         self.created = int(time.time())
+        self.metrics = Metrics(engine)
         self.thread = EngineThread(engine)
 
     def check_model(self, name: str) -> None:
@@ -88,7 +90,7 @@ class Service:
     async def start(self, jobs: Sequence[Job]) -> Answers:
         """Queues ``jobs``, all or none."""
         self.check_open()
-        answers = Answers(self.thread, jobs)
+        answers = Answers(self.thread, jobs, self.metrics.observe)
         await answers.start(queue_wait_s=self.settings.queue_wait_s)
         return answers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cacheir.errors import CacheIRError, QueueFull, RequestError, UsageError
@@ -166,6 +166,11 @@ class Engine:
             self.submit(job, mine.append)
         self.run()
         return events
+
+    def executor_counters(self) -> Mapping[str, int]:
+        """What the executor counts of its own accord (``executor.CountingExecutor``), {} where it counts nothing."""
+        count = getattr(self._executor, "counters", None)
+        return dict(count()) if count is not None else {}
 
     def close(self) -> None:
         """Ends all jobs with ``cancelled`` and gives every page back, those of the prefix index too."""

@@ -1,0 +1,132 @@
+"""What ``/metrics`` tells: the engine's own sums, read when they are asked for, and histograms of latency.
+
+Sums live in the engine and are only shown here, so a scrape adds nothing. vLLM's names stand beside ours for the
+dashboards that know them (``metric_aliases``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cacheir.runtime.engine.engine import Engine
+from cacheir.runtime.engine.job import OUTCOMES, Event
+from cacheir.runtime.engine.plan_step import WAIT_REASONS
+from cacheir.runtime.engine.prefix_index import MISS_REASONS
+from cacheir_server.metric_aliases import aliases
+
+# Seconds. From a token of a small model on a fast machine to a long prompt on a slow one.
+_LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+# How a request can end, those included that never reached the engine.
+REQUEST_OUTCOMES = (*OUTCOMES, "refused", "rejected")
+
+
+class Metrics(Collector):
+    """One server's metrics. ``rejected`` counts requests with an error of their own (4xx) that no engine saw."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = CollectorRegistry()
+        self.rejected = 0
+        self._engine = engine
+        histogram = self._histogram
+        self._queue_wait = histogram("cacheir_queue_wait_seconds", "Time from arrival to the first step.")
+        self._first_token = histogram("cacheir_time_to_first_token_seconds", "Time from arrival to the first token.")
+        self._token = histogram("cacheir_time_per_output_token_seconds", "Mean time of a token after the first.")
+        self._whole = histogram("cacheir_e2e_request_latency_seconds", "Time from arrival to the last token.")
+        self.registry.register(self)
+
+    def observe(self, event: Event) -> None:
+        """Takes the times of an answer that ended with a reason of its own."""
+        usage = event.usage
+        if usage is None or event.outcome not in ("stop", "length"):
+            return
+        self._queue_wait.observe(usage.queue_ms / 1e3)
+        self._first_token.observe(usage.ttft_ms / 1e3)
+        self._whole.observe(usage.total_ms / 1e3)
+        if usage.sampled_tokens > 1:
+            self._token.observe((usage.total_ms - usage.ttft_ms) / 1e3 / (usage.sampled_tokens - 1))
+
+    def collect(self) -> Iterator[Metric]:
+        """The engine's sums and the state of its queues, and then their aliases."""
+        own = list(self._own())
+        yield from own
+        yield from aliases(own)
+
+    def _own(self) -> Iterator[Metric]:
+        state, store = self._engine.state, self._engine.store
+        counters, prefix = state.counters, state.index.counts
+        ended = Counter(counters.requests)
+        ended["refused"], ended["rejected"] = sum(counters.refused.values()), self.rejected
+        yield _sums("cacheir_requests", "Answers by how they ended.", "outcome", ended, REQUEST_OUTCOMES)
+        depth = {"running": len(state.running), "waiting": len(state.waiting)}
+        yield _gauges("cacheir_queue_depth", "Requests by state.", "state", depth)
+        yield _sum("cacheir_backpressure_waits", "Requests that waited for room.", counters.backpressure_waits)
+        yield _sums(
+            "cacheir_latency_violations", "Promises broken, by bound.", "bound", counters.violations, ("deadline",)
+        )
+        yield _sums(
+            "cacheir_preemptions", "Requests that lost their pages.", "kind", counters.preemptions, ("recompute",)
+        )
+        yield _sum("cacheir_recomputed_tokens", "Tokens computed again after that.", counters.recomputed_tokens)
+        yield self._prefix_tokens()
+        yield _sum("cacheir_prefix_evictions", "Blocks evicted from the prefix index.", prefix.evicted_blocks)
+        free = min((pool.free for pool in state.kv.pools), default=0)
+        total = min((pool.size for pool in state.kv.pools), default=0)
+        cached = state.index.evictable
+        pages = {"free": free, "cached": cached, "used": total - free - cached}
+        yield _gauges("cacheir_kv_pages", "Pages of a KV group by state.", "state", pages)
+        moved = {"out": store.counts.out_bytes, "in": store.counts.in_bytes}
+        yield _sums("cacheir_spilled_bytes", "Bytes moved to the host and back.", "direction", moved, ("out", "in"))
+        yield _sum("cacheir_deduplicated_requests", "Requests that shared an answer.", counters.deduplicated_requests)
+        executor = self._engine.executor_counters()
+        for name, key in (("kernel_fallbacks", "fallbacks"), ("graph_misses", "graph_misses")):
+            found = {"executor": executor.get(key, 0)}
+            yield _sums(f"cacheir_{name}", "As the executor counts them.", "reason", found, ("executor",))
+        results = ("accepted", "rejected")
+        yield _sums("cacheir_draft_tokens", "Guessed tokens.", "result", counters.draft_tokens, results)
+        kinds = ("clean", "corrupt", "skipped")
+        yield _sums(
+            "cacheir_cache_audits", "Reused prefixes that were computed anew.", "result", counters.audits, kinds
+        )
+        reasons = tuple(reason for reason in WAIT_REASONS if reason)
+        yield _sums("cacheir_waits", "Steps after which somebody waited.", "reason", counters.waits, reasons)
+        modes = ("prefill", "decode", "run_ahead")
+        yield _sums("cacheir_steps", "Calls of the executor.", "mode", counters.steps, modes)
+        yield _sum("cacheir_prompt_tokens", "Tokens of prompts.", counters.prompt_tokens)
+        yield _sum("cacheir_generation_tokens", "Tokens sampled.", counters.sampled_tokens)
+
+    def _prefix_tokens(self) -> Metric:
+        counts = self._engine.state.index.counts
+        family = CounterMetricFamily(
+            "cacheir_prefix_tokens", "Prompt tokens found in the prefix index, or why not.", labels=("result", "reason")
+        )
+        family.add_metric(("hit", ""), counts.hit_tokens)
+        for reason in MISS_REASONS:
+            family.add_metric(("miss", reason), counts.missed_tokens[reason])
+        return family
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, buckets=_LATENCIES, registry=self.registry)
+
+
+def _sum(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _sums(name: str, text: str, label: str, values: dict[str, int] | Counter[str], known: tuple[str, ...]) -> Metric:
+    """Every known value of ``label`` from the first scrape on, so that a rate can be taken of what is 0 yet."""
+    family = CounterMetricFamily(name, text, labels=(label,))
+    for value in dict.fromkeys((*known, *values)):
+        family.add_metric((value,), values.get(value, 0))
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=(label,))
+    for value, amount in values.items():
+        family.add_metric((value,), amount)
+    return family
