@@ -12,7 +12,7 @@ import cacheir
 from cacheir.artifact.artifact import Artifact
 from cacheir.artifact.card import CompileOptions
 from cacheir.artifact.program_key import header_facts
-from cacheir.compile import CompileWork
+from cacheir.compile_work import CompileWork
 from cacheir.ir.parser import parse_module
 from cacheir.models.imported import ImportedModel, WeightSource
 from cacheir.plugins.installation import default

@@ -23,6 +23,7 @@ def cacheir_register_backends() -> Iterator[BackendSpec]:
         executor="cacheir_cpu.executor:NumpyExecutor",
         probe="cacheir_cpu.probe:probe",
         row_classes=(1,),
+        memory="cacheir_cpu.forecast:forecast",
     )
 
 

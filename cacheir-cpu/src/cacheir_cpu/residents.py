@@ -37,14 +37,14 @@ class Residents:
 
     def get(self, layout: str, recipes: Sequence[str]) -> Array | QuantArray:
         """The weights of ``recipes`` as one array in ``layout``; several only for ``rows``."""
-        key = _key(layout, tuple(recipes))
+        key = resident_key(layout, tuple(recipes))
         if key not in self._arrays:
             self._arrays[key] = self._make(*key)
         return self._arrays[key]
 
     def make_all(self, wanted: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         """Make ``wanted`` (layout, recipes) ahead of the first step, on as many threads as the process may use."""
-        keys = dict.fromkeys(_key(layout, recipes) for layout, recipes in wanted)
+        keys = dict.fromkeys(resident_key(layout, recipes) for layout, recipes in wanted)
         fills = [(key, self._place(*key)) for key in keys if key[0] and key not in self._arrays]
         with ThreadPoolExecutor(usable_cores()) as threads:
             list(threads.map(lambda fill: self._fill(fill[0], fill[1]), fills))
@@ -98,7 +98,8 @@ class Residents:
         return array
 
 
-def _key(layout: str, recipes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def resident_key(layout: str, recipes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What equal requests are told by."""
     # A single matrix stacked is the matrix itself, so a tied embedding and head share their memory.
     return "dense" if layout == "rows" and len(recipes) == 1 else layout, recipes
 

@@ -79,7 +79,7 @@ def calibration_path(cache: Path) -> Path:
 
 
 def save_calibration(calibration: Calibration, cache: Path) -> Path:
-    """Keep it for this machine; what an earlier one measured besides stays. ArtifactError where it cannot be written."""
+    """Keep it for this machine; what an earlier one measured besides stays. ArtifactError where that fails."""
     path = calibration_path(cache)
     earlier, _ = load_calibration(cache)
     write_file(path, json_bytes(to_json(_joined(earlier, calibration) if earlier else calibration)))

@@ -75,6 +75,11 @@ def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
     return _kilobytes(_colon_fields(status).get("VmHWM", ""))
 
 
+def resident_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+    """The memory that this process has resident now (VmRSS), None where the system does not say."""
+    return _kilobytes(_colon_fields(status).get("VmRSS", ""))
+
+
 def numpy_build() -> dict[str, Any]:
     """NumPy's version and the BLAS that it was built with."""
     import numpy as np

@@ -10,6 +10,7 @@ from cacheir.artifact.compatibility import cost_model
 from cacheir.bench.calibration import HOW, BackendRates, Calibration
 from cacheir.bench.step_costs import NodeCost, StepShape, step_costs
 from cacheir.bench.step_probe import StepTimes, fill_pages, probe_step, time_step
+from cacheir.bench.validity import load_causes
 from cacheir.errors import UsageError
 from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins.installation import Installation
@@ -127,6 +128,7 @@ def explain(
     if times is not None:
         lines = _measured(lines, times.calls)
         rest_measured = times.step_s - sum(call.seconds for call in times.calls)
+        notes += [f"the times are not the machine's alone: {cause}" for cause in load_causes(times.foreign_load)]
     return Explanation(
         backend=program.backend,
         threads=threads,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cacheir.bench.cpu_load import cpu_times, foreign_load
 from cacheir.bench.step_costs import StepShape
 from cacheir.runtime.executor import CallTiming, Executor, Row, Step
 from cacheir.runtime.pages import pages_for
@@ -17,15 +18,19 @@ from cacheir.schedule.program import Program
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FILLED_AT_ONCE = 64  # pages that are written in one call
+_FILLED_AT_ONCE = 4  # pages that are written in one call: few, so that a measurement of memory does not see them
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Medians over the repeats: ``step_s`` of a whole step, and the launches of one (their seconds for all calls)."""
+    """``step_s`` of a whole step, and the launches of one (their seconds for all calls).
+
+    ``foreign_load`` is the share of the cores' time, 0 to 1, that others had meanwhile; None where it cannot be told.
+    """
 
     step_s: float
     calls: tuple[CallTiming, ...]
+    foreign_load: float | None = None
 
 
 def fill_pages(executor: Executor, program: Program, pages: int, page_tokens: int) -> None:
@@ -57,24 +62,29 @@ def probe_step(shape: StepShape, groups: int, page_tokens: int) -> Step:
     return Step(mode=shape.mode, rows=tuple(rows))
 
 
-def time_step(executor: Executor, step: Step, *, repeats: int) -> StepTimes:
-    """``repeats`` times the step and its launches, after one of each that does not count."""
+def time_step(
+    executor: Executor, step: Step, *, repeats: int, of: Callable[[Sequence[float]], float] = statistics.median
+) -> StepTimes:
+    """``repeats`` times the step and its launches, after one of each that does not count.
+
+    ``of`` makes one number of the repeats: the median, which adds up to what a step takes as things are; or ``min``,
+    which is the machine's own part, whatever else runs.
+    """
     executor.wait(executor.submit(step))
     executor.measure(step)
     steps, measured = [], []
+    before = cpu_times()
     for _ in range(repeats):
         began = time.perf_counter()
         executor.wait(executor.submit(step))
         steps.append(time.perf_counter() - began)
         measured.append(executor.measure(step))
-    return StepTimes(step_s=statistics.median(steps), calls=_medians(measured))
+    return StepTimes(step_s=of(steps), calls=_joined(measured, of), foreign_load=foreign_load(before, cpu_times()))
 
 
-def _medians(measured: Sequence[Sequence[CallTiming]]) -> tuple[CallTiming, ...]:
+def _joined(measured: Sequence[Sequence[CallTiming]], of: Callable[[Sequence[float]], float]) -> tuple[CallTiming, ...]:
     seconds: dict[tuple[str, str, str], list[float]] = {}
     for calls in measured:
         for call in calls:
             seconds.setdefault((call.graph, call.node, call.kernel), []).append(call.seconds)
-    return tuple(
-        replace(call, seconds=statistics.median(seconds[call.graph, call.node, call.kernel])) for call in measured[0]
-    )
+    return tuple(replace(call, seconds=of(seconds[call.graph, call.node, call.kernel])) for call in measured[0])

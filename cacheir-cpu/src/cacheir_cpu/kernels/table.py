@@ -30,8 +30,8 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("rope", "rotary:rope", (), "fixed"),
     ("rms_norm_pair", "paired:rms_norm_pair", ("", "", "dense", "dense"), "fixed"),
     ("rope_pair", "paired:rope_pair", (), "fixed"),
-    ("linear", "linear:linear", ("", "rows", "dense"), "varies"),
-    ("linear", "linear:linear_invariant", ("", "rows", "dense"), "fixed"),
+    ("linear", "linear:linear", ("", "dense", "dense"), "varies"),
+    ("linear", "linear:linear_invariant", ("", "dense", "dense"), "fixed"),
     ("fused_qkv", "fused:fused_qkv", _STACKED_QKV, "varies"),
     ("fused_qkv", "fused:fused_qkv_invariant", _STACKED_QKV, "fixed"),
     ("fused_rmsnorm_qkv_rope", "fused:fused_rmsnorm_qkv_rope", _NORM_QKV, "varies"),
@@ -48,8 +48,8 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("paged_attention_prefill", "attention:paged_attention_prefill", (), "varies"),
     ("paged_attention_prefill", "attention:paged_attention_prefill_invariant", (), "fixed"),
     ("greedy_token", "head:greedy_token", (), "fixed"),
-    ("head_argmax", "head:head_argmax", ("", "rows", "dense"), "varies"),
-    ("head_argmax", "head:head_argmax_invariant", ("", "rows", "dense"), "fixed"),
+    ("head_argmax", "head:head_argmax", ("", "dense", "dense"), "varies"),
+    ("head_argmax", "head:head_argmax_invariant", ("", "dense", "dense"), "fixed"),
 )
 
 
@@ -67,15 +67,31 @@ def numpy_kernels() -> Iterator[KernelSpec]:
             writes_out=op != "kv_append",
             rank=1 if row_order == "varies" else 0,
             in_place=op in _IN_PLACE,
+            in_place_over=_IN_PLACE_OVER.get(op, ()),
             layouts=layouts,
             weight_bytes=4 if any(layouts) else 0,
+            workspace=f"cacheir_cpu.kernels.workspace:{_WORKSPACES[op]}" if op in _WORKSPACES else None,
             row_order=row_order,
             min_rows=1,
         )
 
 
+_WORKSPACES = {
+    "fused_qkv": "stacked_products",
+    "fused_rmsnorm_qkv_rope": "stacked_products",
+    "fused_swiglu": "stacked_products",
+    "head_argmax": "logits",
+    "paged_attention_decode": "scores",
+    "paged_attention_prefill": "scores",
+    "silu": "activation",
+    "swiglu": "activation",
+}
 _FIRST_OPERAND: dict[str, tuple[str, ...]] = {"embedding": ("i32",), "rope_table": ("i32",), "kv_append": ()}
 _REFUSALS = frozenset(
     {"add", "divide", "embedding", "kv_append", "multiply", "rms_norm_pair", "rope", "rope_pair", "subtract"}
 )
-_IN_PLACE = frozenset({"add", "divide", "gelu_tanh", "multiply", "silu", "subtract", "swiglu", "tanh"})
+_IN_PLACE = frozenset(
+    {"add", "add_rms_norm", "divide", "gelu_tanh", "multiply", "reshape", "silu", "subtract", "swiglu", "tanh"}
+)
+# A sum may lie on a term, and so may the norm of it; the norm's weight is read after the sum is written.
+_IN_PLACE_OVER: dict[str, tuple[int, ...]] = {"add_rms_norm": (0, 1)}
