@@ -25,7 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("compile", "compile_work", "stages"),
     ("runtime",),
     ("builtin",),
-    ("bench", "bisection", "cli", "testing", "exporters"),
+    ("bench", "quality", "bisection", "cli", "testing", "exporters"),
 )
 LEAVES = frozenset(ROWS[-1])
 # What a package may import from core: these, and what lies in them.

@@ -1,0 +1,106 @@
+"""One quality report: both models are opened in turn, and the second is compared with what the first answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacheir.artifact.artifact import Artifact
+from cacheir.artifact.card import CompileOptions
+from cacheir.errors import UsageError
+from cacheir.plugins.installation import Installation
+from cacheir.quality.answers import answers
+from cacheir.quality.compare import Comparison, compare
+from cacheir.quality.protocol import WINDOW, Protocol, protocol
+from cacheir.runtime.executor import ExecutorOptions
+from cacheir.runtime.open_model import OpenModel
+from cacheir.runtime.opening import OpenOptions, open_anything
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    F32 = NDArray[np.float32]
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model to compare, and how it is opened."""
+
+    model: str | Path | Artifact
+    quant: str = ""
+    kv_dtype: str = ""
+    backend: str = "cpu"
+    precise: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextChoice:
+    """What is scored: see ``cacheir.quality.protocol``."""
+
+    text: str
+    window: int = WINDOW
+    windows: int = 0
+    skip: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What a model answered, to compare others with."""
+
+    protocol: Protocol
+    answers: list[F32]
+    artifact: Artifact
+
+
+def baseline(subject: Subject, choice: TextChoice, installation: Installation, progress: Progress) -> Baseline:
+    """Open a model, score the text with it and close it."""
+    opened = _open(subject, installation, progress)
+    try:
+        model: OpenModel = opened.model
+        cut = _protocol(model, choice)
+        progress(f"scoring {cut.scored} tokens")
+        return Baseline(
+            protocol=cut,
+            answers=list(answers(model, cut)),
+            artifact=opened.artifact,
+        )
+    finally:
+        opened.model.executor.close()
+
+
+def compared(
+    subject: Subject, choice: TextChoice, reference: Baseline, installation: Installation, progress: Progress
+) -> tuple[Comparison, Artifact]:
+    """Open a model and compare it with ``reference`` on the same text. UsageError where it reads the text otherwise."""
+    opened = _open(subject, installation, progress)
+    try:
+        if _protocol(opened.model, choice).windows != reference.protocol.windows:
+            raise UsageError(
+                "the two models read the text as different tokens, so their answers cannot be compared",
+                hint="compare two forms of one model",
+            )
+        progress(f"scoring {reference.protocol.scored} tokens")
+        found = compare(reference.answers, answers(opened.model, reference.protocol), reference.protocol)
+        return found, opened.artifact
+    finally:
+        opened.model.executor.close()
+
+
+def _protocol(model: OpenModel, choice: TextChoice) -> Protocol:
+    ids = model.tokenizer.encode(choice.text)
+    window = min(choice.window, model.limits.max_seq)
+    return protocol(choice.text, ids, window=window, windows=choice.windows, skip=choice.skip)
+
+
+def _open(subject: Subject, installation: Installation, progress: Progress) -> Any:
+    options = OpenOptions(
+        backend=subject.backend,
+        compile=CompileOptions(quant=subject.quant, precise=subject.precise),
+        executor=ExecutorOptions(kv_dtype=subject.kv_dtype),
+    )
+    return open_anything(subject.model, options, installation, progress)
