@@ -9,7 +9,7 @@ from cacheir_server.schemas.field import honoured, ignored
 class CompletionBody(Sampled):
     """OpenAI's completions request; ``best_of`` must equal ``n`` where it is given."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = honoured(...)
+    prompt: str | list[int] | list[str | list[int]] = honoured(...)
     max_tokens: int | None = honoured(None, "Default 16; 0 only with echo.", ge=0)
     logprobs: int | None = honoured(None, "So many of the likeliest tokens.", ge=0, le=20)
     echo: bool | None = honoured(None)

@@ -1,4 +1,4 @@
-"""A deterministic model whose pages hold the token ids themselves.
+"""A deterministic model whose pages hold the token ids themselves, for tests of what runs above an executor.
 
 The next token is a function of what is read back through the page table: a wrong page, a missed copy or a stale
 position changes the output.
@@ -19,7 +19,7 @@ from cacheir.ir.types import KVType
 from cacheir.models.decoder_spec import DecoderSpec
 from cacheir.models.imported import GenerationDefaults
 from cacheir.reference.sampling import allowed_tokens, sample_row
-from cacheir.runtime.executor import Capabilities, MemoryUse, Row, RowOutput, Sink, Step, StepOutput
+from cacheir.runtime.executor import CallTiming, Capabilities, MemoryUse, Row, RowOutput, Sink, Step, StepOutput
 from cacheir.runtime.open_model import OpenModel, open_model
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.sequence import Sequence as TokenSequence
@@ -135,7 +135,7 @@ class FakeExecutor:
             if any(row.error for row in output.rows):
                 return number + 1
             rows = (
-                replace(row, tokens=(result.token,), position=row.position + 1, draw=row.draw + 1)
+                replace(row, tokens=(result.token or 0,), position=row.position + 1, draw=row.draw + 1)
                 for row, result in zip(step.rows, output.rows)
             )
             step = replace(step, rows=tuple(rows))
@@ -154,6 +154,10 @@ class FakeExecutor:
 
     def write_pages(self, group: int, pages: Sequence[int], data: np.ndarray) -> None:
         self.pools[group][list(pages)] = data[:, 0, 0, 0, :, 0].astype(np.int64)
+
+    def measure(self, step: Step) -> Sequence[CallTiming]:
+        """Nothing is scheduled."""
+        return ()
 
     def memory(self) -> MemoryUse:
         return MemoryUse(weights=0, kv=sum(pool.nbytes for pool in self.pools), arena=0)
