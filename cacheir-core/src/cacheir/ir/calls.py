@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from cacheir.errors import TypeRuleError
 from cacheir.ir.dims import Dim
-from cacheir.ir.graph import Graph
+from cacheir.ir.graph import Graph, Value
 from cacheir.ir.types import KVType, Type
 
 
@@ -26,11 +27,16 @@ def bind_sizes(callee: Graph, operands: Sequence[Type]) -> dict[str, Dim]:
     Both sides usually use the same letters, but ``T`` of a callee is bound to ``B`` where it is given ``f32[B, 64]``.
     Raises TypeRuleError where no such sizes exist, or where they do not follow from the operands.
     """
-    if len(operands) != len(callee.params):
-        raise TypeRuleError(f"@{callee.name} takes {len(callee.params)} operands, not {len(operands)}")
+    return dict(_bound(callee.name, callee.params, tuple(operands)))
+
+
+@lru_cache(maxsize=256)  # a graph is called for each layer, with operands of the same types
+def _bound(name: str, params: tuple[Value, ...], operands: tuple[Type, ...]) -> dict[str, Dim]:
+    if len(operands) != len(params):
+        raise TypeRuleError(f"@{name} takes {len(params)} operands, not {len(operands)}")
     open_pairs: list[tuple[Dim, Dim, str]] = []
-    for param, operand in zip(callee.params, operands):
-        refusal = f"@{callee.name} takes {param}: {param.type}, the operand is {operand}"
+    for param, operand in zip(params, operands):
+        refusal = f"@{name} takes {param}: {param.type}, the operand is {operand}"
         if not _alike(param.type, operand):
             raise TypeRuleError(refusal)
         open_pairs += [(inner, outer, refusal) for inner, outer in zip(_shape(param.type), _shape(operand))]
@@ -40,7 +46,7 @@ def bind_sizes(callee: Graph, operands: Sequence[Type]) -> dict[str, Dim]:
         waiting = [pair for pair in open_pairs if not _solved(*pair, sizes)]
         if len(waiting) == len(open_pairs):
             inner, outer, _ = waiting[0]
-            raise TypeRuleError(f"@{callee.name}: the names in {inner} do not follow from its being {outer}")
+            raise TypeRuleError(f"@{name}: the names in {inner} do not follow from its being {outer}")
         open_pairs = waiting
     return sizes
 

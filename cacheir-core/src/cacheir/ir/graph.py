@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -129,17 +130,39 @@ class Graph:
         """Weight name -> recipe."""
         return {weight.name: weight.recipe for weight in self.weights}
 
-    def uses(self) -> dict[str, list[Op]]:
-        """Value name -> the ops that read it."""
+    def uses(self) -> Mapping[str, list[Op]]:
+        """Value name -> the ops that read it. Nobody may write into it."""
+        return self._uses
+
+    def producers(self) -> Mapping[str, Op]:
+        """Value name -> the op that makes it. Nobody may write into it."""
+        return self._producers
+
+    # A graph goes through all passes, most of which leave it as it is: what follows from it is worked out once.
+    @cached_property
+    def _uses(self) -> dict[str, list[Op]]:
         table: dict[str, list[Op]] = {}
         for op in self.ops:
             for value in op.operands:
                 table.setdefault(value.name, []).append(op)
         return table
 
-    def producers(self) -> dict[str, Op]:
-        """Value name -> the op that makes it."""
+    @cached_property
+    def _producers(self) -> dict[str, Op]:
         return {value.name: op for op in self.ops for value in op.results}
+
+    @cached_property
+    def use_counts(self) -> Mapping[str, int]:
+        """Value name -> how often ops and the yield read it, without those that nothing reads."""
+        counts = Counter(value.name for op in self.ops for value in op.operands)
+        counts.update(value.name for value in self.outputs)
+        return counts
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of all values."""
+        made = (value.name for op in self.ops for value in op.results)
+        return frozenset((*made, *(value.name for value in self.params), *(weight.name for weight in self.weights)))
 
     @property
     def kv_types(self) -> tuple[KVType, ...]:
@@ -157,6 +180,10 @@ class Graph:
         return replace(self, ops=tuple(ops))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         from cacheir.ir.printer import print_graph
 
         return print_graph(self)

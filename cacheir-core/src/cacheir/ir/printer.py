@@ -36,7 +36,7 @@ def graph_lines(graph: Graph, *, canonical: bool = False) -> list[str]:
 
 def print_module(module: Module) -> str:
     """The text of ``module``: its mode, then its graphs with an empty line before each."""
-    return "\n".join([f"module {word_text(module.mode)}\n", *map(print_graph, module.graphs)])
+    return "\n".join([f"module {word_text(module.mode)}\n", *map(str, module.graphs)])
 
 
 def print_op(op: Op) -> str:

@@ -43,13 +43,13 @@ class Rewriter:
         self._makers = graph.producers()
         self._producers: dict[str, Op] = {}
         # How often each value is read by the ops made so far, the ops still to come, and the yield.
-        self._uses = Counter(value.name for op in graph.ops for value in op.operands)
-        self._uses.update(value.name for value in graph.outputs)
-        self._names = {value.name for op in graph.ops for value in op.results}
-        self._names |= {value.name for value in graph.params} | {weight.name for weight in graph.weights}
+        self._uses = Counter(graph.use_counts)
+        self._names = set(graph.names)
 
     def renamed(self, op: Op) -> Op:
         """``op`` with stand-ins for its operands."""
+        if not self._stand_ins:
+            return op
         operands = tuple(map(self._current, op.operands))
         return op if operands == op.operands else replace(op, operands=operands)
 

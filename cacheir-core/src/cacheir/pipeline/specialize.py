@@ -57,8 +57,10 @@ class _Sizes:
         """A value of the logical graph with its type in this mode."""
         if self.mode == "prefill" or not isinstance(value.type, TensorType):
             return value
+        if not any("B" in size.names for size in value.type.shape):
+            return value
         shape = tuple(size.substitute({"B": self.rows}) for size in value.type.shape)
-        return value if shape == value.type.shape else replace(value, type=TensorType(value.type.dtype, shape))
+        return replace(value, type=TensorType(value.type.dtype, shape))
 
     def batch_types(self) -> tuple[Type, ...]:
         """The types of ``BATCH_INPUTS``."""

@@ -18,13 +18,20 @@ def calls(graph: Graph, setting: Setting) -> Iterator[Finding]:
     # Once for each graph, not for each call: a stranger's module may have many calls of long graphs.
     called = {op.callee for op in graph.ops if op.callee}
     circular = {name for name in called if callees is not None and _reaches(name, graph.name, callees)}
+    sound: set[tuple[object, ...]] = set()  # what was called with what: the calls of all layers are alike
     for number, op in enumerate(graph.ops):
         if op.name == "call":
             line = line_of_op(graph, number)
-            yield from (Finding(line, rule, text) for rule, text in _call(op, graph, callees, circular))
+            yield from (Finding(line, rule, text) for rule, text in _call(op, graph, callees, circular, sound))
 
 
-def _call(op: Op, graph: Graph, callees: Mapping[str, Graph] | None, circular: set[str]) -> Iterator[tuple[str, str]]:
+def _call(
+    op: Op,
+    graph: Graph,
+    callees: Mapping[str, Graph] | None,
+    circular: set[str],
+    sound: set[tuple[object, ...]],
+) -> Iterator[tuple[str, str]]:
     attrs = dict(op.attrs)
     if not isinstance(attrs.get("callee"), str) or not op.callee:
         yield "call-attributes", "a call must name its graph: call @NAME(...)"
@@ -44,7 +51,12 @@ def _call(op: Op, graph: Graph, callees: Mapping[str, Graph] | None, circular: s
     elif callee.name in circular:
         yield "recursive-call", f"@{graph.name} calls @{callee.name}, which leads back to it"
     else:
-        yield from _signature(op, graph, callee)
+        types = (op.callee, *(value.type for value in op.operands), None, *(value.type for value in op.results))
+        if types not in sound:
+            faults = list(_signature(op, graph, callee))
+            yield from faults
+            if not faults:
+                sound.add(types)
 
 
 def _signature(op: Op, graph: Graph, callee: Graph) -> Iterator[tuple[str, str]]:

@@ -23,8 +23,9 @@ def structure(graph: Graph, setting: Setting) -> Iterator[Finding]:
     yield from _bounds(graph)
     bounds = {name: (low, high) for name, low, high in graph.dims}
     defined: dict[str, Value] = {}
+    sound: set[Type] = set()  # types that were looked at: many values have one
     for value, line, origins in _definitions_before_ops(graph):
-        yield from _definition(value, line, origins, defined, bounds)
+        yield from _definition(value, line, origins, defined, bounds, sound)
     for number, op in enumerate(graph.ops):
         line = line_of_op(graph, number)
         if not is_word(op.name):
@@ -36,7 +37,7 @@ def structure(graph: Graph, setting: Setting) -> Iterator[Finding]:
         if not op.results:
             yield Finding(line, "no-results", f"{op.name} has no results, so nothing can name it")
         for value in op.results:
-            yield from _definition(value, line, ("op",), defined, bounds)
+            yield from _definition(value, line, ("op",), defined, bounds, sound)
     for value in graph.outputs:
         yield from _use(value, line_of_op(graph, len(graph.ops)), defined)
 
@@ -67,6 +68,7 @@ def _definition(
     origins: tuple[str, ...],
     defined: dict[str, Value],
     bounds: dict[str, tuple[int, int]],
+    sound: set[Type],
 ) -> Iterator[Finding]:
     if not is_name(value.name):
         yield Finding(line, "bad-name", f"the name {value.name!r} is not made of letters, digits, '_', '.' and '-'")
@@ -77,7 +79,11 @@ def _definition(
     defined.setdefault(value.name, value)
     if isinstance(value.type, KVType) != (value.origin == "state") and value.origin != "op":
         yield Finding(line, "bad-type", f"{value} is an {value.origin} of type {value.type}; a state alone is a kv")
-    yield from (Finding(line, rule, f"{value}: {text}") for rule, text in _type_faults(value.type, bounds))
+    if value.type not in sound:
+        faults = list(_type_faults(value.type, bounds))
+        yield from (Finding(line, rule, f"{value}: {text}") for rule, text in faults)
+        if not faults:
+            sound.add(value.type)
 
 
 def _use(value: Value, line: int, defined: dict[str, Value]) -> Iterator[Finding]:
