@@ -66,7 +66,7 @@ class NumpyExecutor:
         if options.kv_dtype and options.kv_dtype not in FORMATS:
             raise UsageError(f"the NumPy backend keeps KV as {', '.join(FORMATS)}, not {options.kv_dtype!r}")
         self._options = options
-        self._installation = installation or default()
+        self._installation = installation or options.installation or default()
         self._program: Program | None = None
         self._pools: list[Pool] = []
         self._slots = Slots()

@@ -61,7 +61,7 @@ class NativeExecutor:
                 hint=f"it takes {', '.join(map(str, PAGE_TOKENS))}; the backend cpu takes any",
             )
         self._options = options
-        self._installation = installation or default()
+        self._installation = installation or options.installation or default()
         self._program: Program | None = None
         self._runner: Any = None
         self._assembled: Assembled | None = None

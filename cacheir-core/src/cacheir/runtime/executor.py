@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
+    from cacheir.plugins.installation import Installation
     from cacheir.runtime.sampling import SamplingParams
     from cacheir.schedule.program import Program
     from cacheir.weights.store import WeightStore
@@ -139,7 +140,8 @@ class CallTiming:
 class ExecutorOptions:
     """How an executor is opened. ``threads`` 0 means as many as the process may use.
 
-    ``extra`` is for a backend's own options (``BackendSpec.options``); no command fills it yet.
+    ``extra`` is for a backend's own options (``BackendSpec.options``); no command fills it yet. ``installation`` is
+    where ops and kernels are looked up, None for the process's.
     """
 
     threads: int = 0
@@ -148,6 +150,7 @@ class ExecutorOptions:
     page_tokens: int = 16
     unfuse: tuple[str, ...] = ()  # node names to run by their decomposition
     extra: Mapping[str, Any] = field(default_factory=dict)
+    installation: Installation | None = field(default=None, compare=False, repr=False)
 
 
 class Ticket(Protocol):

@@ -58,6 +58,7 @@ def open_anything(
         options.executor,
         threads=options.executor.threads or usable_cores(),
         batch_invariant=artifact.card.options.batch_invariant,
+        installation=installation,
     )
     executor: Executor = resolve(backend.executor)(executor_options)
     try:

@@ -48,7 +48,7 @@ def run_module(
     main = artifact.program.modules[PLAIN_MODE].main
     arrays = _checked(main, inputs)
     spec = installed.backends[artifact.program.backend]
-    executor = resolve(spec.executor)(ExecutorOptions(threads=usable_cores()))
+    executor = resolve(spec.executor)(ExecutorOptions(threads=usable_cores(), installation=installed))
     runs = getattr(executor, "run_module", None)
     if runs is None:
         say(f"backend {spec.name} has no run_module: the graph runs by the meaning of its ops")

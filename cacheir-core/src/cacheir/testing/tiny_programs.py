@@ -119,7 +119,7 @@ class TinyProgram:
         from cacheir.runtime.executor import ExecutorOptions
 
         spec = find_backend(self.installation, self.program.backend)
-        return resolve(spec.executor)(ExecutorOptions(**{"threads": 1, **options}))
+        return resolve(spec.executor)(ExecutorOptions(**{"threads": 1, "installation": self.installation, **options}))
 
 
 def _compile(tiny: TinyProgram, options: CompileOptions) -> Program:
