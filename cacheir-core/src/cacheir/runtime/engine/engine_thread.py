@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -120,9 +122,9 @@ class EngineThread:
         try:
             while self._turn():
                 pass
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001  every caller is told; the log says at what
             self.failure = error
-            raise
+            traceback.print_exception(error, file=sys.stderr)
         finally:
             self.engine.close()
             self._refuse_the_rest()
