@@ -58,8 +58,9 @@ compile: $(VENV)/bin/python  ## byte-compile every package
 docs: dev  ## check the pages: links, quoted code, one row for each error
 	$(BIN)/python -m pytest -q tests/repository -k "docs or errors or links"
 
-soak: dev  ## the tests marked slow, which `make test` leaves out
+soak: dev  ## the tests marked slow, then fuzzing for CACHEIR_SOAK_SECONDS (an hour)
 	$(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
+	$(BIN)/python benchmarks/soak/fuzz_readers.py --seconds "$${CACHEIR_SOAK_SECONDS:-3600}"
 
 corpus: dev  ## llama.cpp's tokenizer vectors and chat templates, fetched from its source package (77 MB)
 	$(BIN)/python benchmarks/corpus.py --folder .tmp/corpus

@@ -11,12 +11,14 @@ make it again: ``--again gguf:SEED:NUMBER``. Exits with 1 where anything was fou
 from __future__ import annotations
 
 import argparse
+import ctypes
 import mmap
 import os
 import platform
 import resource
 import secrets
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -29,9 +31,13 @@ from random import Random
 HANG_SECONDS = 2.0  # of processor time
 STANDSTILL_SECONDS = 60.0  # of any time: a read that waits for something
 GROWTH_BYTES = 300 << 20
+WARM_CASES = 20
 ADDRESS_BYTES = 8 << 30  # beyond which an allocation fails in the child instead of troubling the machine
 READER_NAMES = ("gguf", "safetensors", "npz", "onnx", "stablehlo")
+# Files that live for a millisecond should not reach a disk.
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 OUT = Path(__file__).with_name("fuzz_readers.txt")
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _BEAT = struct.Struct("<QQQQ")  # number of the case, processor time when it began (ns), accepted, refused
 
 
@@ -51,15 +57,15 @@ class Worker:
         """Cases from ``first`` on, until the time is over."""
         from cacheir.errors import CacheIRError
 
-        for warming in range(20):  # what is imported late is no growth
-            self._attempt(CacheIRError, -1 - warming)
-        base, number, end = peak_bytes(), first, time.monotonic() + seconds
+        base, number, end = 0, first, time.monotonic() + seconds
         while time.monotonic() < end:
             self._beat[:] = _BEAT.pack(number, time.process_time_ns(), self.accepted, self.refused)
             fault = self._attempt(CacheIRError, number)
             if fault:
                 print(f"CRASH {number} {fault}", flush=True)
-            if peak_bytes() - base > GROWTH_BYTES:
+            if number == first + WARM_CASES:  # what is imported late is no growth
+                base = peak_bytes()
+            if base and peak_bytes() - base > GROWTH_BYTES:
                 print(f"GROWTH {number} {(peak_bytes() - base) >> 20} MB", flush=True)
                 return  # the next child begins with a peak of its own
             number += 1
@@ -100,7 +106,7 @@ def fuzz(name: str, seconds: float, seed: str, found: Path) -> tuple[str, int]:
     faults: list[str] = []
     cases = accepted = refused = 0
     end = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="cacheir-fuzz-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="cacheir-fuzz-", dir=SCRATCH) as temporary:
         beat = Path(temporary) / "beat"
         while (left := end - time.monotonic()) > 0:
             beat.write_bytes(bytes(_BEAT.size))
@@ -143,9 +149,9 @@ def watch(
             if (number, began) != last:
                 last, since = (number, began), time.monotonic()
                 continue
-            if not began or child.poll() is not None:
-                continue  # still importing
-            spent = processor_seconds(child.pid) - began / 1e9
+            if child.poll() is not None:
+                continue
+            spent = processor_seconds(child.pid) - began / 1e9 if began else 0.0  # importing is no case
             if spent > HANG_SECONDS or time.monotonic() - since > STANDSTILL_SECONDS:
                 child.kill()
                 child.wait()
@@ -165,7 +171,7 @@ def keep(name: str, seed: str, number: int, found: Path) -> None:
     from readers import READERS
 
     found.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="cacheir-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cacheir-fuzz-", dir=SCRATCH) as folder:
         file, data = READERS[name].prepare(Path(folder))(Random(f"{seed}:{number}"))
     (found / f"{name}-{seed}-{number}-{Path(file).name}").write_bytes(data)
 
@@ -173,7 +179,7 @@ def keep(name: str, seed: str, number: int, found: Path) -> None:
 def again(case: str) -> None:
     """Read the file of one case, with its traceback."""
     name, seed, number = case.split(":")
-    with tempfile.TemporaryDirectory(prefix="cacheir-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cacheir-fuzz-", dir=SCRATCH) as folder:
         from readers import READERS
 
         file, data = READERS[name].prepare(Path(folder))(Random(f"{seed}:{number}"))
@@ -200,6 +206,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.worker:
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
+        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)  # a child that hangs would stay for ever
         Worker(asked.worker, asked.seed, asked.folder, asked.beat).run(asked.first, asked.seconds)
         return 0
     if asked.again:

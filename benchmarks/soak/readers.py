@@ -30,8 +30,10 @@ from cacheir_importers.npz.importer import import_npz
 from cacheir_importers.onnx.importer import import_onnx
 from cacheir_importers.stablehlo.importer import import_stablehlo
 from cacheir_importers.tiny import write_tiny
+from cacheir_importers.tiny_config import TinyShape
 
 Change = Callable[[Random], tuple[str, bytes]]
+SHAPE = TinyShape(hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, feed_forward=16)
 MOST_MADE_BYTES = 1 << 22  # what a recipe of an accepted file may make here
 
 
@@ -204,7 +206,7 @@ def changed_metadata(random: Random, metadata: Mapping[str, Any]) -> dict[str, A
 def prepare_safetensors(folder: Path) -> Change:
     from safetensors.numpy import load_file, save
 
-    write_tiny(folder / "model")
+    write_tiny(folder / "model", shape=SHAPE)
     model = folder / "model"
     whole = (model / "model.safetensors").read_bytes()
     length = struct.unpack("<Q", whole[:8])[0]
@@ -254,7 +256,7 @@ def prepare_safetensors(folder: Path) -> Change:
 def prepare_npz(folder: Path) -> Change:
     from safetensors.numpy import load_file
 
-    write_tiny(folder / "tiny")
+    write_tiny(folder / "tiny", shape=SHAPE)
     tensors = load_file(folder / "tiny" / "model.safetensors")
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((folder / "tiny" / name).read_bytes())

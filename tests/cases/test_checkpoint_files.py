@@ -391,3 +391,24 @@ def test_a25_other_byte_order_and_fortran_order_are_legal(folder: Build, logits:
     }
     np.savez_compressed(path / "w.npz", **changed)
     np.testing.assert_array_equal(logits(path / "w.npz", IDS), expected)
+
+
+FOUND: dict[str, tuple[str, dict[str, Any], str]] = {
+    "half a surrogate pair": ("tokenizer_config.json", {"eos_token": "\ud800"}, "field 'eos_token'"),
+    "the same in an object": ("tokenizer_config.json", {"eos_token": {"content": "\ud800"}}, "field 'eos_token'"),
+    "and in a token beside": (
+        "tokenizer_config.json",
+        {"added_tokens_decoder": {"300": {"content": "\ud800"}}},
+        "field '300'",
+    ),
+    "added tokens that are a number": ("tokenizer.json", {"added_tokens": 1.5}, "'added_tokens'"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_fuzzing_found_in_tokenizer_files(refused: Refused, folder: Build, name: str) -> None:
+    file, changes, problem = FOUND[name]
+    path = folder()
+    values = json.loads((path / file).read_text())
+    (path / file).write_text(json.dumps({**values, **changes}))
+    refused(path, DAMAGED, file, problem)

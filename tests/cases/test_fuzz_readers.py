@@ -28,7 +28,7 @@ class Reader:
 
     def read(self, folder, name):
         value = (folder / name).read_bytes()[0]
-        if value % 2:
+        if value % 2 and value < 200:
             raise MalformedModelError("an odd number")
         if value > 200:
             self.fault()
@@ -40,12 +40,13 @@ def hang():
 
 
 kept = []
+seen = []
 
 
 def grow():
-    kept.append(bytearray(1 << 26))
-    for place in range(0, 1 << 26, 4096):
-        kept[-1][place] = 1
+    seen.append(1)
+    if len(seen) == 25:  # what a process takes at its beginning does not count
+        kept.append(b"x" * (400 << 20))
 
 
 READERS = {
@@ -74,7 +75,7 @@ def fuzz(folder: Path, tmp_path: Path, *words: str) -> tuple[int, str, Path]:
 
 
 def test_a_few_seconds_find_nothing(tmp_path: Path) -> None:
-    code, said, found = fuzz(SOAK, tmp_path, "--seconds", "5")
+    code, said, found = fuzz(SOAK, tmp_path, "--seconds", "4")
     assert code == 0, said
     lines = (tmp_path / "last.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["gguf", "safetensors", "npz", "onnx", "stablehlo"]
@@ -82,19 +83,18 @@ def test_a_few_seconds_find_nothing(tmp_path: Path) -> None:
         numbers = line.replace(",", "").split()
         files, read, refused = (int(numbers[numbers.index(word) - 1]) for word in ("files", "read", "refused"))
         # A fuzzer whose files are all refused at the first byte, or all fine, tests nothing.
-        assert files > 20 and read > files / 100 and refused > files / 10, line
+        assert files > 10 and read > files / 100 and refused > files / 10, line
     assert not found.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("crash", "CRASH"), ("hang", "HANG"), ("growth", "GROWTH"), ("signal", "ended with -6")]
-)
-def test_what_is_planted_is_found(tmp_path: Path, name: str, said: str) -> None:
+def test_what_is_planted_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "planted"
     folder.mkdir()
     shutil.copy(SOAK / "fuzz_readers.py", folder)
     (folder / "readers.py").write_text(PLANTED)
-    code, lines, found = fuzz(folder, tmp_path, "--seconds", "4", "--readers", f"sound,{name}")
-    assert code == 1 and f"{name}: " in lines and said in lines, lines
-    assert "found: 0" in lines  # the sound one
-    assert {path.name.partition("-")[0] for path in found.iterdir()} == {name}
+    faults = {"crash": "CRASH", "hang": "HANG", "growth": "GROWTH", "signal": "ended with -6"}
+    code, lines, found = fuzz(folder, tmp_path, "--seconds", "5", "--readers", ",".join(["sound", *faults]))
+    assert code == 1, lines
+    for name, said in faults.items():
+        assert any(line.startswith(f"{name}: ") and said in line for line in lines.splitlines()), lines
+    assert {path.name.partition("-")[0] for path in found.iterdir()} == set(faults)  # the sound one is in none

@@ -64,6 +64,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     parsed = parse_object(content, place=TOKENIZER_FILE)
     parts.append((TOKENIZER_FILE, content))
     read_spelling(parsed)  # refuses by name what the tokenizer could not be built from
+    highest_id(parsed)  # the shape of the file, checked
     added = _added_tokens(
         config, [token.get("content") for token in parsed.get("added_tokens") or [] if isinstance(token, dict)]
     )
@@ -97,9 +98,14 @@ def _token_text(fields: Fields, name: str, value: object) -> str | None:
     """The text of a token that is given as text or as an object with its content."""
     if isinstance(value, dict):
         value = value.get("content")
-    if value is None or isinstance(value, str):
+    if value is None or (isinstance(value, str) and _is_text(value)):
         return value
     raise fields.wrong(name, "a token's text, or an object with its content")
+
+
+def _is_text(value: str) -> bool:
+    """Whether no half of a surrogate pair stands in it, which JSON can spell and no tokenizer takes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _other_special(config: Fields) -> Iterable[str]:
@@ -145,7 +151,7 @@ def _added_tokens(config: Fields, known: Collection[str | None]) -> list[dict[st
     for key in section:
         value = section[key]
         content = value.get("content") if isinstance(value, dict) else None
-        if not key.isdecimal() or len(key) > 9 or not isinstance(content, str):
+        if not key.isdecimal() or len(key) > 9 or not isinstance(content, str) or not _is_text(content):
             raise section.wrong(key, "an id with an object that has the token's content")
         if content not in known:
             flags = {name: bool(value.get(name)) for name in ADDED_TOKEN_FLAGS}
@@ -155,7 +161,6 @@ def _added_tokens(config: Fields, known: Collection[str | None]) -> list[dict[st
 
 def _ids(parsed: Mapping[str, Any], added: list[dict[str, Any]]) -> dict[str, int]:
     """Text -> id, for the tokens that have a name of their own."""
-    highest_id(parsed)  # the shape of the file, checked
     vocabulary = parsed["model"]["vocab"]
     ids: dict[str, int] = dict(vocabulary) if isinstance(vocabulary, dict) else {}
     for token in [*(parsed.get("added_tokens") or []), *added]:
