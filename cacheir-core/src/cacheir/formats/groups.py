@@ -98,18 +98,18 @@ int8_g32, int8_g64, int8_g128 = (GroupCodec(8, group) for group in (32, 64, 128)
 
 def unpack_nibbles(codes: U8) -> U8:
     """u8 [n, bytes] to the codes from 0 to 15, u8 [n, 2 * bytes], run by run."""
-    runs = codes.reshape(len(codes), -1, _HALF_RUN)
+    runs = codes.reshape(len(codes), codes.shape[1] // _HALF_RUN, _HALF_RUN)
     out = np.empty((len(codes), runs.shape[1], _RUN), np.uint8)
     np.bitwise_and(runs, 15, out=out[..., :_HALF_RUN])
     np.right_shift(runs, 4, out=out[..., _HALF_RUN:])
-    return out.reshape(len(codes), -1)
+    return out.reshape(len(codes), 2 * codes.shape[1])
 
 
 def pack_nibbles(codes: U8) -> U8:
     """Codes from 0 to 15, u8 [n, a multiple of 32], to u8 [n, half of that]."""
-    runs = codes.reshape(len(codes), -1, _RUN)
+    runs = codes.reshape(len(codes), codes.shape[1] // _RUN, _RUN)
     packed: U8 = runs[..., :_HALF_RUN] | (runs[..., _HALF_RUN:] << np.uint8(4))
-    return packed.reshape(len(codes), -1)
+    return packed.reshape(len(codes), codes.shape[1] // 2)
 
 
 def has_small_unit(blocks: U8) -> NDArray[np.bool_]:

@@ -75,7 +75,7 @@ def _symmetric(values: F32, lowest: int, units: int) -> tuple[U8, NDArray[np.int
 
 def _asymmetric(values: F32, groups: int, highest: int, units: int) -> tuple[U8, U8, U8, U8, U8]:
     """q, the scales and minima of the groups in units of the block's, and the bytes of those two."""
-    parts = values.reshape(len(values), groups, -1)
+    parts = values.reshape(len(values), groups, values.shape[1] // groups)
     lowest = np.minimum(parts.min(axis=2), np.float32(0))
     wanted = (parts.max(axis=2).clip(0) - lowest) / np.float32(highest)
     d = (wanted.max(axis=1, keepdims=True) / np.float32(units)).astype(np.float16)
