@@ -158,6 +158,24 @@ def test_each_check_of_formats_catches_its_culprit(check: Any, fields: Any, fail
     assert unusable or set(found) == {failing}, found
 
 
+def in_fours(module: Any) -> Any:
+    """Packs rows as a loop of four elements at a time would that forgets the rest."""
+
+    def pack(values: Any) -> Any:
+        whole = values.copy()
+        whole[:, values.shape[1] // 4 * 4 :] = 0
+        return module.pack(whole)
+
+    return pack
+
+
+def test_a_format_of_whole_rows(check: Any) -> None:
+    assert check("quant-format", block=0, block_bytes=4) == {}
+    found = check("quant-format", block=0, block_bytes=4, pack=in_fours)
+    assert set(found) == {"test_rows_of_any_length"}
+    assert "come back off by" in found["test_rows_of_any_length"]
+
+
 def unknown_key(module: Any) -> Any:
     return lambda spec, types, options: {**module.plan(spec, types, options), "layers.99.attn.q": "q8_0"}
 
