@@ -99,7 +99,8 @@ def _dictionary(fields: dict[str, str]) -> str:
 
 
 def _symbol(name: str) -> str:
-    return f"@{name}" if is_word(name) else f"@{mlir_string(name)}"
+    # A value's name may have a '-' in MLIR, a symbol's may not unless it is quoted.
+    return f"@{name}" if is_word(name) and "-" not in name else f"@{mlir_string(name)}"
 
 
 def mlir_attr(value: object) -> str:

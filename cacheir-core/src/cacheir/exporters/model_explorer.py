@@ -17,9 +17,13 @@ def export_model_explorer(module: Module, out: TextIO) -> None:
     ``model-explorer FILE`` opens it. A scope ``layers.3.attn`` becomes the nesting ``layers/3/attn``. Raises ValueError
     for an attribute that is not finite, which JSON cannot hold and the verifier refuses.
     """
-    collection = {"label": f"CacheIR {module.mode}", "graphs": [_graph(graph) for graph in module.graphs]}
-    json.dump([collection], out, indent=1, allow_nan=False)
+    json.dump([module_to_model_explorer(module)], out, indent=1, allow_nan=False)
     out.write("\n")
+
+
+def module_to_model_explorer(module: Module) -> dict[str, Any]:
+    """``module`` as the JSON value of one collection of graphs."""
+    return {"label": f"CacheIR {module.mode}", "graphs": [_graph(graph) for graph in module.graphs]}
 
 
 def _graph(graph: Graph) -> dict[str, Any]:

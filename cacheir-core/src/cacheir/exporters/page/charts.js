@@ -5,7 +5,16 @@ const CHARTS = [
   ["cost", "Roofline"],
 ];
 
-function drawChart() {
+let charted = ""; // what the chart shows; it stays while only the step changes
+
+function drawChart(again = false) {
+  const wanted = [modeNow().mode, state.graph, state.chart].join(" ");
+  if (again || wanted !== charted) drawChartAnew();
+  charted = wanted;
+  markChart();
+}
+
+function drawChartAnew() {
   choices(byId("charts"), "tab", CHARTS, state.chart, (chart) => {
     state.chart = chart;
     drawChart();
@@ -17,7 +26,6 @@ function drawChart() {
     return;
   }
   (state.chart === "memory" ? drawMemory : drawCosts)(plan);
-  markChart();
 }
 
 // --- memory: launches from left to right, bytes of the frame from below
@@ -122,7 +130,7 @@ function drawCosts(plan) {
   const what = `@${state.graph}` + (modeNow().shape ? `, ${modeNow().shape}` : "");
   byId("chart-note").textContent = timed
     ? `${what}: predicted ${timeText(total((cost) => cost.predicted))}, floor ${timeText(total((cost) => cost.floor))} on ${data.machine}`
-    : `${what}: ${sizeText(total((cost) => cost.bytes))} moved · no calibration of this machine, so bars are bytes`;
+    : `${what}: ${sizeText(total((cost) => cost.bytes))} moved · not calibrated here, so bars are bytes`;
   if (!rows.length) {
     byId("chart").replaceChildren(html("p", { class: "empty" }, "Nothing here moves a byte by itself: open what it calls."));
     return;

@@ -6,9 +6,11 @@ const layers = { edges: svg("g", { class: "edges" }), nodes: svg("g", { class: "
 const plane = svg("g", { class: "plane" }, layers.edges, layers.nodes);
 drawing.append(plane);
 
-const view = { scale: 1, x: 0, y: 0 };
+const view = { scale: 1, x: 0, y: 0, width: canvas.clientWidth, height: canvas.clientHeight };
 const drawn = { items: [], layout: null, elements: new Map(), graph: "" };
-const ANIMATED = 150; // more ops than this jump to their new places
+const FEW = 150; // so many nodes are all drawn, and glide to their places; of more only those in view are elements
+const FAR = 0.45; // below this scale text is too small to read and is not drawn
+const MARGIN = 200; // pixels around the view in which nodes are drawn too
 
 function drawGraph() {
   const step = stepNow();
@@ -20,21 +22,31 @@ function drawGraph() {
     layers.nodes.replaceChildren();
     drawn.elements.clear();
   }
-  canvas.classList.toggle("animated", !other && drawn.items.length <= ANIMATED);
+  canvas.classList.toggle("animated", !other && !isLarge());
   drawNodes();
   drawEdges();
   if (other) fitWidth();
   drawLegend();
 }
 
+const isLarge = () => drawn.layout.nodes.length > FEW;
+const isFar = () => view.scale < FAR;
+
+function isInView(node) {
+  const [x, y] = [view.x + node.x * view.scale, view.y + node.y * view.scale];
+  const [w, h] = [(node.w / 2) * view.scale, node.h * view.scale];
+  return y < view.height + MARGIN && y + h > -MARGIN && x - w < view.width + MARGIN && x + w > -MARGIN;
+}
+
 function drawNodes() {
   const kept = new Map();
   const fresh = [];
-  for (const node of drawn.layout.nodes) {
+  const wanted = isLarge() ? drawn.layout.nodes.filter(isInView) : drawn.layout.nodes;
+  for (const node of wanted) {
     const look = lookOf(node);
     let element = drawn.elements.get(node.id);
     if (element === undefined || element.look !== look) {
-      const made = node.kind === "op" ? opElement(node) : pillElement(node);
+      const made = node.kind === "op" ? opElement(node, look.startsWith("bare")) : pillElement(node);
       made.look = look;
       if (element !== undefined) element.remove();
       fresh.push(made);
@@ -51,11 +63,34 @@ function drawNodes() {
 }
 
 const lookOf = (node) =>
-  node.kind === "op"
+  isLarge() && isFar()
+    ? "bare " + (node.item?.status ?? "") + node.w + node.h
+    : node.kind === "op"
     ? [node.item.status, node.title, node.sub, node.usesText, node.chipTexts.join("|"), node.w, node.h].join("\n")
     : node.kind + (node.name ?? "") + (node.type ?? "");
 
-function opElement(node) {
+function opElement(node, bare) {
+  const { item } = node;
+  const parts = bare ? [svg("rect", { class: "box", width: node.w, height: node.h, rx: 8 })] : opParts(node);
+  const group = svg(
+    "g",
+    {
+      class: `node op ${item.status} dialect-${data.dialects[item.op.name] ?? (item.op.callee ? "call" : "other")}`,
+      id: "node-" + encodeURIComponent(item.key),
+      role: "img",
+      "aria-label": `${item.status === "same" ? "" : item.status + ": "}${node.title}, ${node.sub}`,
+      "data-key": item.key,
+      "data-state": item.status,
+      "data-calls": item.calls,
+    },
+    parts,
+  );
+  group.addEventListener("click", () => choose(item.key));
+  group.addEventListener("dblclick", () => openItem(item));
+  return group;
+}
+
+function opParts(node) {
   const { item } = node;
   const parts = [];
   if (item.members !== null) {
@@ -80,22 +115,7 @@ function opElement(node) {
     const sign = item.status === "added" ? "+" : "−";
     parts.push(svg("text", { class: "sign", x: node.w - 16, y: 19 }, sign));
   }
-  const group = svg(
-    "g",
-    {
-      class: `node op ${item.status} dialect-${data.dialects[item.op.name] ?? (item.op.callee ? "call" : "other")}`,
-      id: "node-" + encodeURIComponent(item.key),
-      role: "img",
-      "aria-label": `${item.status === "same" ? "" : item.status + ": "}${node.title}, ${node.sub}`,
-      "data-key": item.key,
-      "data-state": item.status,
-      "data-calls": item.calls,
-    },
-    parts,
-  );
-  group.addEventListener("click", () => choose(item.key));
-  group.addEventListener("dblclick", () => openItem(item));
-  return group;
+  return parts;
 }
 
 function pillElement(node) {
@@ -148,27 +168,29 @@ function drawLegend() {
 
 function showView() {
   plane.style.transform = `translate(${view.x}px, ${view.y}px) scale(${view.scale})`;
-  canvas.classList.toggle("far", view.scale < 0.45);
+  canvas.classList.toggle("far", isFar());
+  if (isLarge()) drawNodes();
 }
 
 function fitWidth() {
   const { width } = drawn.layout;
-  view.scale = Math.min(1, Math.max(0.55, (canvas.clientWidth - 48) / Math.max(1, width)));
-  view.x = (canvas.clientWidth - width * view.scale) / 2;
+  view.scale = Math.min(1, Math.max(0.55, (view.width - 48) / Math.max(1, width)));
+  const middle = width * view.scale > view.width ? (drawn.layout.nodes.find((node) => node.kind === "op")?.x ?? 0) : width / 2;
+  view.x = view.width / 2 - middle * view.scale;
   view.y = 24;
   showView();
 }
 
 function fitAll() {
   const { width, height } = drawn.layout;
-  const across = (canvas.clientWidth - 48) / Math.max(1, width);
-  view.scale = Math.min(1, across, (canvas.clientHeight - 60) / Math.max(1, height));
-  view.x = (canvas.clientWidth - width * view.scale) / 2;
+  const across = (view.width - 48) / Math.max(1, width);
+  view.scale = Math.min(1, across, (view.height - 60) / Math.max(1, height));
+  view.x = (view.width - width * view.scale) / 2;
   view.y = 20;
   showView();
 }
 
-function zoom(factor, atX = canvas.clientWidth / 2, atY = canvas.clientHeight / 2) {
+function zoom(factor, atX = view.width / 2, atY = view.height / 2) {
   const scale = Math.min(2.5, Math.max(0.01, view.scale * factor));
   view.x = atX - ((atX - view.x) * scale) / view.scale;
   view.y = atY - ((atY - view.y) * scale) / view.scale;
@@ -183,8 +205,8 @@ function reveal(id) {
   const x = view.x + node.x * view.scale;
   const y = view.y + (node.y + node.h / 2) * view.scale;
   const half = (node.w / 2) * view.scale;
-  if (y < 40 || y > canvas.clientHeight - 130) view.y += canvas.clientHeight * 0.4 - y;
-  if (x - half < 0 || x + half > canvas.clientWidth) view.x += canvas.clientWidth / 2 - x;
+  if (y < 40 || y > view.height - 130) view.y += view.height * 0.4 - y;
+  if (x - half < 0 || x + half > view.width) view.x += view.width / 2 - x;
   showView();
 }
 

@@ -21,6 +21,7 @@ function layoutGraph(step, name, items) {
 function draftOf(graph, items) {
   const uses = new Map();
   for (const item of items) for (const name of operandsOf(item)) uses.set(name, (uses.get(name) ?? 0) + 1);
+  for (const name of new Set(graph.outputs)) uses.set(name, (uses.get(name) ?? 0) + 1);
   const params = new Set(graph.params.map((param) => param[0]));
   const weights = new Map(graph.weights.map((weight) => [weight[0], weight]));
   const nodes = [];
@@ -38,7 +39,7 @@ function draftOf(graph, items) {
     const node = itemNode(item, weights);
     const named = [];
     for (const name of operandsOf(item)) {
-      if (item.graph.weights.some((weight) => weight[0] === name)) continue;
+      if (typesIn(item.graph).get(name)?.origin === "weight") continue;
       const source = (item.status === "removed" ? ghosts.get(name) : undefined) ?? live.get(name);
       const many = (uses.get(name) ?? 0) > MANY_USES;
       if (source === undefined || many || (source.item?.status === "added" && item.status === "removed")) {
@@ -143,7 +144,7 @@ function ranksOf(draft) {
     last.down.push(edge.to);
     edge.to.up.push(last);
   }
-  return ranks.map((rank) => rank ?? []);
+  return Array.from(ranks, (rank) => rank ?? []);
 }
 
 function orderRanks(ranks) {
@@ -167,7 +168,8 @@ function placeRanks(ranks) {
   for (const rank of ranks) settle(rank, () => 0);
   const mean = (side) => (node) => {
     const near = node[side];
-    return near.length ? near.reduce((sum, other) => sum + other.x, 0) / near.length : node.x;
+    // A little towards the middle, or a long graph would walk off to one side, a step with each edge led around.
+    return (near.length ? near.reduce((sum, other) => sum + other.x, 0) / near.length : node.x) * 0.92;
   };
   for (let round = 0; round < 4; round += 1) {
     for (const rank of ranks) settle(rank, mean("up"));

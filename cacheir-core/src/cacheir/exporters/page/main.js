@@ -131,6 +131,7 @@ const KEYS = [
   ["[ and ]", "one step back, one step on", { "[": () => goTo(state.step - 1), "]": () => goTo(state.step + 1) }],
   ["{ and }", "the first step, the finished graph", { "{": () => goTo(0), "}": () => goTo(lastStep()) }],
   ["n and p", "next or last step that changed something", { n: () => goToChange(1), p: () => goToChange(-1) }],
+  ["d", "the next op that this step changed", { d: () => nextChanged() }],
   ["/", "search", { "/": () => byId("search").focus() }],
   ["m", "the next mode", { m: () => setMode((state.mode + 1) % data.modes.length) }],
   ["g", "the next graph", { g: () => nextGraph() }],
@@ -154,6 +155,13 @@ function goToChange(direction) {
   for (let at = state.step + direction; at >= 0 && at <= lastStep(); at += direction) {
     if (modeNow().steps[at].outcome === "changed") return goTo(at);
   }
+}
+
+function nextChanged() {
+  const changed = drawn.items.filter((item) => item.status !== "same");
+  if (!changed.length) return;
+  const now = changed.indexOf(findItem(drawn.items, state.node));
+  choose(changed[(now + 1) % changed.length].key, true);
 }
 
 function nextGraph() {
@@ -211,7 +219,12 @@ function start() {
     readPlace();
     drawAll();
   });
-  new ResizeObserver(() => drawChart()).observe(canvas);
+  new ResizeObserver(([entry]) => {
+    view.width = entry.contentRect.width;
+    view.height = entry.contentRect.height;
+    showView();
+    drawChart(true);
+  }).observe(canvas);
 }
 
 start();
