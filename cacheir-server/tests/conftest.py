@@ -55,6 +55,16 @@ Make = Callable[..., Bench]
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Makes servers; all are closed afterwards."""
+    yield from _maker()
+
+
+@pytest.fixture(scope="module")
+def make_shared() -> Iterator[Make]:
+    """As ``make``, for a whole module."""
+    yield from _maker()
+
+
+def _maker() -> Iterator[Make]:
     made: list[Bench] = []
 
     def one(

@@ -93,7 +93,11 @@ class LogitsProcessorSpec:
 
 @record(level=PROVISIONAL)
 class GrammarSpec:
-    """A language that output can be held to. ``compile(text, tokenizer)`` gives a matcher that masks the vocabulary."""
+    """A language that output can be held to.
+
+    ``compile(text, tokenizer, *, vocab_size, eos_ids)`` gives a function that makes one ``runtime.grammar.TokenMatcher``
+    for each answer. It raises ``RequestError``, with the place, for what it could not enforce.
+    """
 
     name: str  # "json-schema", "regex"
     summary: str

@@ -19,6 +19,7 @@ from cacheir_server.sampling_fields import choice_sampling, choices, sampling_of
 from cacheir_server.schemas.chat import ChatBody, Message
 from cacheir_server.service import Service, new_id
 from cacheir_server.streaming import event_stream
+from cacheir_server.structured import MakeStages, stages_for
 from cacheir_server.usage import usage_of
 
 
@@ -31,7 +32,8 @@ async def chat_completions(request: Request, service: Service) -> Response:
     messages = [message_of(message) for message in body.messages]
     generation_prompt = body.add_generation_prompt is not False
     ids = await service.chat_ids(messages, None, generation_prompt, body.chat_template_kwargs)
-    call = _Call(service, body, ids)
+    stages = await stages_for(service, body.response_format, body.structured_outputs)
+    call = _Call(service, body, ids, stages)
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
@@ -54,7 +56,7 @@ def message_of(message: Message) -> dict[str, Any]:
 class _Call:
     """One request: its jobs, and the shape of what goes back."""
 
-    def __init__(self, service: Service, body: ChatBody, ids: Sequence[int]) -> None:
+    def __init__(self, service: Service, body: ChatBody, ids: Sequence[int], stages: MakeStages) -> None:
         self._service = service
         self._body = body
         self._count = choices(body, service.settings.max_choices)
@@ -73,6 +75,7 @@ class _Call:
                 deadline=service.deadline(part.deadline_ms if part else None),
                 salt=part.cache_salt if part else "",
                 reuse=part.reuse if part else True,
+                stages=stages(),
             )
             for choice in range(self._count)
         ]

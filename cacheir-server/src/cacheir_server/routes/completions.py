@@ -19,6 +19,7 @@ from cacheir_server.sampling_fields import choice_sampling, choices, sampling_of
 from cacheir_server.schemas.completions import CompletionBody
 from cacheir_server.service import Service, new_id
 from cacheir_server.streaming import event_stream
+from cacheir_server.structured import MakeStages, stages_for
 from cacheir_server.usage import usage_of
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -28,7 +29,8 @@ async def completions(request: Request, service: Service) -> Response:
     """Continues one prompt or several, each as often as ``n`` says; choices are numbered prompt by prompt."""
     body = await read_body(request, CompletionBody)
     service.check_model(body.model)
-    call = _Call(service, body, await _prompts(service, body))
+    stages = await stages_for(service, None, body.structured_outputs)
+    call = _Call(service, body, await _prompts(service, body), stages)
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
@@ -38,8 +40,11 @@ async def completions(request: Request, service: Service) -> Response:
 class _Call:
     """One request: its jobs, and the shape of what goes back."""
 
-    def __init__(self, service: Service, body: CompletionBody, prompts: Sequence[list[int]]) -> None:
+    def __init__(
+        self, service: Service, body: CompletionBody, prompts: Sequence[list[int]], stages: MakeStages
+    ) -> None:
         self._service = service
+        self._stages = stages
         self._body = body
         self._prompts = prompts
         self._count = choices(body, service.settings.max_choices)
@@ -109,6 +114,7 @@ class _Call:
             salt=part.cache_salt if part else "",
             reuse=part.reuse if part else True,
             prompt_logprobs=echoed,
+            stages=self._stages(),
         )
 
     def _choice(self, number: int, choice: Choice) -> dict[str, Any]:

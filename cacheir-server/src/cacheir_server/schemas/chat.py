@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from cacheir_server.schemas.common import Sampled
 from cacheir_server.schemas.field import Body, honoured
+from cacheir_server.schemas.structured import ResponseFormat
 
 
 class TextPart(Body):
@@ -34,5 +35,6 @@ class ChatBody(Sampled):
     max_completion_tokens: int | None = honoured(None, ge=1)
     logprobs: bool | None = honoured(None)
     top_logprobs: int | None = honoured(None, "Needs logprobs.", ge=0, le=20)
+    response_format: ResponseFormat | None = honoured(None)
     add_generation_prompt: bool | None = honoured(None)
     chat_template_kwargs: dict[str, Any] | None = honoured(None, "Further variables of the template.")

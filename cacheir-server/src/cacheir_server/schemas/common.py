@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cacheir_server.schemas.field import Body, honoured, ignored
+from cacheir_server.schemas.structured import StructuredOutputs
 
 
 class CacheIRPart(Body):
@@ -45,6 +46,7 @@ class Sampled(Body):
     stop_token_ids: list[int] | None = honoured(None)
     ignore_eos: bool | None = honoured(None)
     min_tokens: int | None = honoured(None, ge=0)
+    structured_outputs: StructuredOutputs | None = honoured(None)
     cacheir: CacheIRPart | None = honoured(None)
     user: str | None = ignored("The server keeps no record of users.")
     metadata: dict[str, Any] | None = ignored("Nothing is stored.")

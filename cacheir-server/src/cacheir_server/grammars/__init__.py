@@ -1,0 +1,1 @@
+"""Languages that output can be held to, by the library llguidance."""
