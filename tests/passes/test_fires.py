@@ -43,10 +43,10 @@ def changed(records: list[PassRecord], name: str) -> list[PassRecord]:
 
 
 def logits(model: Path, backend: str = "cpu", **options: Any) -> Any:
-    with Runtime(model, backend, max_seq=64, compile_options=CompileOptions(**options)) as opened:
-        with opened.session() as session:
-            session.append(IDS)
-            return session.logits()
+    chosen = CompileOptions(**options)
+    with Runtime(model, backend, max_seq=64, compile_options=chosen) as opened, opened.session() as session:
+        session.append(IDS)
+        return session.logits()
 
 
 def assert_same_logits(model: Path, left: dict[str, Any], right: dict[str, Any], backend: str = "cpu") -> None:
