@@ -34,7 +34,8 @@ def in_pass(reference: str, mode: str, graph: str, node: str, kind: str) -> Iter
                 return after
 
             def rule(op: Any, rewriter: Any) -> Any:
-                return [*_again(op, rewriter, kind)] if op.results[0].name == node else None
+                meant = op.results[0].name == node and (kind != "epsilon" or op.attr("eps") is not None)
+                return _again(op, rewriter, kind) if meant else None
 
             return after.rewrite(rule)
 
@@ -54,11 +55,22 @@ def in_rewrite(reference: str, site: RewriteSite, kind: str) -> Iterator[None]:
                 return super().rewrite(graph, rule)
 
             def faulty(op: Any, rewriter: Any) -> Any:
-                stand_ins = rule(op, rewriter)
-                if stand_ins is None or op.results[0].name != site.replaced:
-                    return stand_ins
-                first, *others = stand_ins
-                return [_spoilt_value(first, rewriter, kind), *others]
+                if op.results[0].name != site.replaced:
+                    return rule(op, rewriter)
+                emit, spoilt = rewriter.emit, []
+
+                def spoiling(*words: Any, **named: Any) -> Any:
+                    values = emit(*words, **named)
+                    if spoilt or not is_plain(values[0].type):
+                        return values
+                    spoilt.append(values[0])
+                    return (_spoilt_value(values[0], rewriter, kind), *values[1:])
+
+                rewriter.emit = spoiling
+                try:
+                    return rule(op, rewriter)
+                finally:
+                    rewriter.emit = emit
 
             return super().rewrite(graph, faulty)
 
@@ -128,7 +140,10 @@ def spoilable(graph: Graph, kind: str) -> list[str]:
             if op.attr("eps") is not None:
                 found.append(value.name)
         elif is_plain(value.type) and value.name in read and op.name not in ("constant", "call"):
-            found.append(value.name)
+            # A norm takes a factor away again.
+            readers = {reader.name for reader in graph.ops if value in reader.operands}
+            if kind != "factor" or readers != {"rms_norm"} or value in graph.outputs:
+                found.append(value.name)
     return found
 
 

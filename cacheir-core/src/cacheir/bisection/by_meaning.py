@@ -30,7 +30,8 @@ class MeaningRunner:
 
         formats = installation.quant_formats.by_name()
         self._files = WeightFiles(model.root, model.sources, formats)
-        self._seen: dict[Where, list[Any]] = {}
+        self._seen: dict[Where, Any] = {}
+        self._step = 0
         self._interpreter = Interpreter(
             installation.ops.by_name(),
             self._files.array,
@@ -53,7 +54,7 @@ class MeaningRunner:
         with self._watched():
             hidden, *_ = self._run(module, module.main, given, {})
             logits = self._head(module, LOGITS, hidden)
-            return Evidence(logits=logits, values=self._values())
+            return Evidence(logits=logits, values=_by_step(self._seen, probe))
 
     def modes(self, modules: Mapping[str, Module], groups: KVGroups, probe: Probe) -> Evidence:
         """The answer of the modules of prefill and decode, one sequence over pages in an order of their own."""
@@ -66,14 +67,14 @@ class MeaningRunner:
         parts, tokens = [], {}
         with self._watched():
             for number, (mode, start, stop) in enumerate(probe.steps()):
-                module = modules[mode]
+                module, self._step = modules[mode], number
                 given = step_inputs(probe, start, stop, pages, len(pools))
                 states = {value.name: pool for value, pool in zip(module.main.states, pools)}
                 rows, *_ = self._run(module, module.main, given, states)
                 parts.append(self._head(module, LOGITS, rows))
                 if any(graph.name == GREEDY for graph in module.heads):
                     tokens[number, stop - 1] = int(self._head(module, GREEDY, rows[-1:])[0])
-            return Evidence(logits=np.concatenate(parts), tokens=tokens, values=self._values())
+            return Evidence(logits=np.concatenate(parts), tokens=tokens, values=self._seen)
 
     def close(self) -> None:
         """Close the model's files."""
@@ -98,30 +99,29 @@ class MeaningRunner:
     def _watched(self) -> Iterator[None]:
         import numpy as np
 
-        self._seen = {}
-        try:
-            # Infinities and NaN are an answer too, which the distance tells of.
-            with np.errstate(all="ignore"):
-                yield
-        finally:
-            self._seen = {}
+        self._seen, self._step = {}, 0
+        # Infinities and NaN are an answer too, which the distance tells of.
+        with np.errstate(all="ignore"):
+            yield
 
     def _observe(self, site: Site, results: tuple[Any, ...]) -> None:
         import numpy as np
 
         for value, result in zip(site.op.results, results):
-            if isinstance(result, np.ndarray) and result.ndim:
-                self._seen.setdefault((site.graph, site.layer, value.name), []).append(result.copy())
+            # A head takes its rows in parts, and a wrong call may run a layer twice: the first time counts.
+            where = (self._step, site.graph, site.layer, value.name)
+            if isinstance(result, np.ndarray) and result.ndim and where not in self._seen:
+                self._seen[where] = result.copy()
 
-    def _values(self) -> dict[Where, Any]:
-        """What was seen, the steps of one place joined along the first axis where that can be done."""
-        import numpy as np
 
-        joined: dict[Where, Any] = {}
-        for where, parts in self._seen.items():
-            if len({part.shape[1:] for part in parts}) == 1:
-                joined[where] = np.concatenate(parts)
-        return joined
+def _by_step(seen: Mapping[Where, Any], probe: Probe) -> dict[Where, Any]:
+    """Values of all ids at once, cut into those of each step."""
+    return {
+        (number, graph, layer, node): value[start:stop]
+        for number, (_, start, stop) in enumerate(probe.steps())
+        for (_, graph, layer, node), value in seen.items()
+        if len(value) == len(probe.ids)
+    }
 
 
 def page_table(tokens: int) -> tuple[int, ...]:

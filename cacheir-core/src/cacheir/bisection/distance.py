@@ -49,22 +49,20 @@ class Ruler:
 
 
 def first_unlike(before: Evidence, after: Evidence, tolerance: float) -> Where | None:
-    """The first place, in the order of ``after``, whose value is another than in ``before``; None where none is.
+    """The first place, in the order of ``after``, whose value is another than in ``before``; None where none is."""
+    return next((where for where in after.values if are_unlike(before, after, where, where, tolerance)), None)
 
-    Values are compared where both have the place, by the largest difference over the standard deviation.
-    """
+
+def are_unlike(before: Evidence, after: Evidence, old_place: Where, new_place: Where, tolerance: float) -> bool:
+    """Whether two values differ by more than ``tolerance`` standard deviations; no where one of them is not known."""
     import numpy as np
 
-    for where, value in after.values.items():
-        old: Any = before.values.get(where)
-        if old is None or old.shape != value.shape or old.dtype != value.dtype or not value.size:
-            continue
-        if old.dtype.kind != "f":
-            if not np.array_equal(old, value):
-                return where
-            continue
-        wide = old.astype(np.float64)
-        spread = float(wide.std()) or float(np.abs(wide).max()) or 1.0
-        if not np.abs(value - wide).max() / spread <= tolerance:  # NaN is unlike everything
-            return where
-    return None
+    old: Any = before.values.get(old_place)
+    new: Any = after.values.get(new_place)
+    if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype or not new.size:
+        return False
+    if old.dtype.kind != "f":
+        return not np.array_equal(old, new)
+    wide = old.astype(np.float64)
+    spread = float(wide.std()) or float(np.abs(wide).max()) or 1.0
+    return not np.abs(new - wide).max() / spread <= tolerance  # NaN is unlike everything

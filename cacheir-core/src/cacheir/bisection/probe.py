@@ -17,8 +17,8 @@ DEFAULT_TOKENS = 20
 DECODED = 3
 PAGE_TOKENS = 16
 
-# (graph, layer, node)
-Where = tuple[str, "int | None", str]
+# (step, graph, layer, node)
+Where = tuple[int, str, "int | None", str]
 
 
 @dataclass(frozen=True, kw_only=True)

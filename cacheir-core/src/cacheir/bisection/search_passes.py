@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cacheir.bisection.by_meaning import MeaningRunner
-from cacheir.bisection.distance import first_unlike
+from cacheir.bisection.distance import are_unlike, first_unlike
 from cacheir.bisection.halving import first_wrong
 from cacheir.bisection.probe import Evidence, Probe, Where
 from cacheir.bisection.result import Finding, Trial
 from cacheir.compile_work import CompileWork
+from cacheir.errors import PassError
 from cacheir.ir.graph import Graph, Module, Op
 from cacheir.models.imported import ImportedModel
 from cacheir.pipeline.counted_rewrite import RewriteSite
@@ -96,7 +97,7 @@ class PassSearch:
         return self._found(place, before, after, None)
 
     def _found(self, place: Place, before: Variant, after: Variant, site: RewriteSite | None) -> Finding:
-        where = first_unlike(before.answer, after.answer, _NOISE)
+        where = _entering(before, after, first_unlike(before.answer, after.answer, NOISE))
         mode, graph = _changed_graph(before, after, site, where)
         op = _op_at(after, mode, graph, site, where)
         layers = tuple(dict.fromkeys(_layers_of(after.modules, mode, graph)))
@@ -161,7 +162,10 @@ class PassSearch:
 
     def _is_untouched(self, place: Place, before: Variant) -> bool:
         """Whether the pass changes nothing but by its rewrites: then without them all is as before it."""
-        result = self._pipeline(place.name, 0)
+        try:
+            result = self._pipeline(place.name, 0)
+        except PassError:
+            return False
         modules = result.modules or {"": result.logical}
         return dict(modules) == dict(before.modules)
 
@@ -178,7 +182,30 @@ class PassSearch:
 
 
 # Values are compared one by one, and a fault is larger where it happens than in the logits.
-_NOISE = 1e-4
+NOISE = 1e-4
+
+
+def _entering(before: Variant, after: Variant, where: Where | None) -> Where | None:
+    """``where``, or the value of main that is handed to its layer, where that is another one already."""
+    if where is None or where[2] is None:
+        return where
+    old, new = _handed_over(before, where), _handed_over(after, where)
+    for param, value in new.items():
+        places = (where[0], "main", None, old.get(param, "")), (where[0], "main", None, value)
+        if are_unlike(before.answer, after.answer, *places, NOISE):
+            return places[1]
+    return where
+
+
+def _handed_over(variant: Variant, where: Where) -> dict[str, str]:
+    """Parameter -> value of main, in the call that runs the layer of ``where``."""
+    for module in variant.modules.values():
+        callee = _graph(module, where[1])
+        for op in module.main.ops if callee else ():
+            if op.callee == where[1] and op.attr("layer") == where[2]:
+                assert callee is not None
+                return {param.name: value.name for param, value in zip(callee.params, op.operands)}
+    return {}
 
 
 def _changed_graph(before: Variant, after: Variant, site: RewriteSite | None, where: Where | None) -> tuple[str, str]:
@@ -191,11 +218,11 @@ def _changed_graph(before: Variant, after: Variant, site: RewriteSite | None, wh
         for graph in module.graphs
         if mode in before.modules and graph != _graph(before.modules[mode], graph.name)
     ]
-    if where is not None and changed:
-        return next((pair for pair in changed if pair[1] == where[0]), changed[0])
-    if changed:
-        return changed[0]
-    return ("", where[0]) if where else ("", "")
+    if where is not None and any(pair[1] == where[1] for pair in changed):
+        return next(pair for pair in changed if pair[1] == where[1])
+    if changed:  # whatever is seen is right, so that the fault comes after it
+        return max(changed, key=lambda pair: (pair[1].startswith("head."), pair[1] == "main"))
+    return ("", where[1]) if where else ("", "")
 
 
 def _op_at(after: Variant, mode: str, graph: str, site: RewriteSite | None, where: Where | None) -> Op | None:
@@ -203,7 +230,7 @@ def _op_at(after: Variant, mode: str, graph: str, site: RewriteSite | None, wher
     held = _graph(after.modules[mode], graph) if mode in after.modules else None
     if held is None:
         held = next((g for module in after.modules.values() if (g := _graph(module, graph)) is not None), None)
-    name = (site.made[-1] if site.made else site.replaced) if site else (where[2] if where else "")
+    name = (site.made[-1] if site.made else site.replaced) if site else (where[3] if where else "")
     return next((op for op in held.ops if any(v.name == name for v in op.results)), None) if held else None
 
 
@@ -211,7 +238,7 @@ def _layer_at(before: Variant, after: Variant, where: Where | None) -> int | Non
     """The layer of a place; of a value in main, the one whose call makes it."""
     if where is None:
         return None
-    graph, layer, node = where
+    _, graph, layer, node = where
     if layer is not None:
         return layer
     for module in (*before.modules.values(), *after.modules.values()):
