@@ -27,6 +27,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             executor="cacheir_cuda.probe:refuse_to_open",
             probe="cacheir_cuda.probe:why_unavailable",
+            rates="cacheir_cuda.transfer_rates:transfer_rates",
         ),
     )
 
