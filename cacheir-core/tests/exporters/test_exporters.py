@@ -15,7 +15,9 @@ from cacheir.exporters.dot import export_dot
 from cacheir.exporters.graph_json import export_json
 from cacheir.exporters.text import export_text
 from cacheir.ir import Graph, graph_from_json, parse_graph
+from cacheir.ops.table import core_ops
 from cacheir.testing.strategies import graphs, modules
+from cacheir.testing.tiny_decoders import tiny_decoders
 
 RELAXED = settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -103,3 +105,13 @@ def test_graphviz_draws_it() -> None:
     assert done.stderr == ""
     assert sum(line.startswith("node ") for line in done.stdout.splitlines()) == 6
     assert sum(line.startswith("edge ") for line in done.stdout.splitlines()) == 6
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+@pytest.mark.parametrize("name", sorted(tiny_decoders()))
+def test_graphviz_draws_decoders(name: str) -> None:
+    graphs = tiny_decoders()[name].logical(core_ops()).graphs
+    text = "".join(written(export_dot, graph) for graph in graphs)
+    done = subprocess.run(["dot", "-Tsvg"], input=text, text=True, capture_output=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.count("<svg ") == len(graphs)

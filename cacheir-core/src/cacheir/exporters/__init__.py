@@ -1,1 +1,1 @@
-"""Writers of one graph for people and other tools; each file has one, named by a ``ExporterSpec`` of core's plugin."""
+"""Writers of programs and graphs for people and other tools; an ``ExporterSpec`` of core's plugin names each."""
