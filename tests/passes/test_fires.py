@@ -166,6 +166,6 @@ def test_planning_steps_say_what_they_chose(tiny: Callable[[str], Path], tmp_pat
     assert [record.name for record in plans] == names
     notes = {record.name: record.notes for record in plans}
     assert any(note.startswith("cpu.numpy.linear runs ") for note in notes["select-kernels"])
-    assert any("3 joined as rows" in note for note in notes["choose-layouts"])
+    assert any(note.startswith("3 weights joined, in the layout rows") for note in notes["choose-layouts"])
     assert any(note.startswith("@decoder_layer: %") and " over %" in note for note in notes["plan-memory"])
     assert notes["plan-captures"] == ("the backend cpu records no device graphs",)

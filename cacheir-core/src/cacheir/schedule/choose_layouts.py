@@ -63,14 +63,15 @@ def layout_notes(layouts: tuple[WeightLayout, ...]) -> tuple[str, ...]:
     """What was chosen, in sentences: how many weights are held how, and each that is held twice."""
     counts: dict[str, int] = {}
     for layout in layouts:
-        word = layout.layout or "as stored"
-        if len(layout.weights) > 1:
-            word = f"{len(layout.weights)} joined as {word}"
+        word = f"in the layout {layout.layout}" if layout.layout else "as stored"
+        number = len(layout.weights)
+        word = f"{number} weights joined, {word}" if number > 1 else f"one weight {word}"
         counts[word] = counts.get(word, 0) + 1
-    notes = [f"{count} {word}" for word, count in sorted(counts.items())]
+    notes = [f"{word}: {count} in the graphs" for word, count in sorted(counts.items())]
     for weight, several in held_twice(layouts).items():
         ways = " and ".join(
-            f"{one.layout or 'as stored'} for {', '.join(filter(None, one.kernels))}" for one in several
+            f"{one.layout or 'as stored'} for {', '.join(kernel or 'the meaning' for kernel in one.kernels)}"
+            for one in several
         )
         notes.append(f"{weight} is held {len(several)} times: {ways}")
     return tuple(notes) or ("no op reads a weight",)
