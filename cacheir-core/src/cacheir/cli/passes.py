@@ -14,7 +14,7 @@ from cacheir.pipeline.context import PassContext
 from cacheir.pipeline.order import Place
 from cacheir.pipeline.program import PipelineOptions, order_until, pipeline_order
 from cacheir.pipeline.run import why_not
-from cacheir.pipeline.steps import PipelineStep
+from cacheir.pipeline.steps import OPTIONAL_STEPS, PipelineStep
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.specs import BackendSpec, PassSpec, Stage
 
@@ -64,7 +64,8 @@ def passes(
     if left_out:
         print()
     for spec, plugin in left_out:
-        how = "left out by --skip-pass" if spec.default else f"runs only with --pass {spec.name}"
+        skipped = isinstance(spec, PassSpec) and spec.default
+        how = "left out by --skip-pass" if skipped else f"runs only with --pass {spec.name}"
         print(f"not in the pipeline: {spec.name} ({plugin}), {how}. {spec.summary}")
 
 
@@ -93,13 +94,14 @@ def _serves(spec: BackendSpec, target: str) -> bool:
     return target == spec.name or any(name == target or name.startswith(f"{target}.") for name in spec.targets)
 
 
-def _left_out(installation: Installation, order: tuple[Place, ...]) -> list[tuple[PassSpec, str]]:
+def _left_out(installation: Installation, order: tuple[Place, ...]) -> list[tuple[PassSpec | PipelineStep, str]]:
     placed = {place.name for place in order}
-    return [
+    passes: list[tuple[PassSpec | PipelineStep, str]] = [
         (contribution.spec, contribution.plugin.name)
         for contribution in installation.passes.contributions
         if contribution.spec.name not in placed
     ]
+    return [*passes, *((step, step.plugin) for step in OPTIONAL_STEPS if step.name not in placed)]
 
 
 def _because(place: Place, target: str) -> str:
