@@ -67,6 +67,7 @@ class BackendRunner:
 
     def __init__(self, artifact: Artifact, installation: Installation) -> None:
         self._artifact = artifact
+        self._installation = installation
         self._make: Callable[[ExecutorOptions], Executor] = resolve(
             installation.backends[artifact.program.backend].executor
         )
@@ -79,6 +80,7 @@ class BackendRunner:
             batch_invariant=self._artifact.card.options.batch_invariant,
             page_tokens=PAGE_TOKENS,
             unfuse=tuple(launch.address for launch in by_meaning),
+            installation=self._installation,
         )
         executor = self._make(options)
         try:

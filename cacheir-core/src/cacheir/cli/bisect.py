@@ -7,6 +7,7 @@ import typer
 from cacheir.artifact.card import CompileOptions
 from cacheir.bisection.bisect_model import bisect_model
 from cacheir.bisection.result import sentences, trials_text
+from cacheir.cli import model_options
 from cacheir.cli.compile import forced_kernels
 from cacheir.cli.output import print_json, say
 from cacheir.errors import UsageError
@@ -33,6 +34,7 @@ def bisect(
     skip_pass: list[str] = _SKIP,
     kernel: list[str] = _KERNEL,
     precise: bool = typer.Option(False, "--precise", help="Take only kernels that compute in f32."),
+    quant: str = model_options.QUANT,
     exit_code: bool = typer.Option(False, "--exit-code", help="End with 1 where something is wrong."),
     trials: bool = typer.Option(False, "--trials", help="List all runs."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
@@ -51,6 +53,7 @@ def bisect(
             skip_passes=tuple(skip_pass),
             kernels=forced_kernels(kernel),
             precise=precise,
+            quant=quant,
         ),
         progress=say,
     )
