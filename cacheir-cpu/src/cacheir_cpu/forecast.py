@@ -10,7 +10,7 @@ from cacheir.ir.dtypes import dtype_bytes
 from cacheir.ir.graph import Graph
 from cacheir.ir.types import KVType, TensorType
 from cacheir.plugins import KernelSpec
-from cacheir.plugins.installation import Installation, default
+from cacheir.plugins.installation import default
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.executor import ExecutorOptions, MemoryForecast, MemoryUse
 from cacheir.schedule.flatten import Launch, flatten
@@ -25,11 +25,9 @@ LAUNCH_BYTES = 8000
 BLAS_BYTES = 12_000_000
 
 
-def forecast(
-    program: Program, options: ExecutorOptions, pages: Sequence[int], installation: Installation | None = None
-) -> MemoryForecast:
+def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -> MemoryForecast:
     """As ``BackendSpec.memory`` promises; ``pages`` are the KV pages of each group."""
-    kernels = (installation or default()).kernels.by_name()
+    kernels = (options.installation or default()).kernels.by_name()
     launches = {
         (mode, graph.name): flatten(program, mode, graph.name)
         for mode, module in program.modules.items()

@@ -12,7 +12,7 @@ from typing import Any
 
 from cacheir.errors import BackendError
 from cacheir.ir.types import KVType, QuantType
-from cacheir.plugins.installation import Installation, default
+from cacheir.plugins.installation import default
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.executor import ExecutorOptions, MemoryForecast, MemoryUse
 from cacheir.runtime.usable_cores import usable_cores
@@ -30,13 +30,11 @@ SAMPLER_BYTES = 20
 LAUNCH_BYTES = 2500
 
 
-def forecast(
-    program: Program, options: ExecutorOptions, pages: Sequence[int], installation: Installation | None = None
-) -> MemoryForecast:
+def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -> MemoryForecast:
     """As ``BackendSpec.memory`` promises; ``pages`` are the KV pages of each group."""
     if program.spec is None:
         raise BackendError("the native backend runs decoders alone", hint="use --backend cpu for a plain graph")
-    kernels = (installation or default()).kernels.by_name()
+    kernels = (options.installation or default()).kernels.by_name()
     names = {name for schedule in program.schedules.values() for name in schedule.kernels}
     launches: Mapping[tuple[str, str], Sequence[Launch]] = {
         (mode, graph.name): flatten(program, mode, graph.name)

@@ -146,7 +146,12 @@ def measure_step(
     """Opens the program on its backend and times the step there, and each of its launches."""
     program = artifact.program
     executor = resolve(installation.backends[program.backend].executor)(
-        ExecutorOptions(threads=threads, page_tokens=PAGE_TOKENS, batch_invariant=artifact.card.options.batch_invariant)
+        ExecutorOptions(
+            threads=threads,
+            page_tokens=PAGE_TOKENS,
+            batch_invariant=artifact.card.options.batch_invariant,
+            installation=installation,
+        )
     )
     try:
         executor.load(program, artifact.open_weights())

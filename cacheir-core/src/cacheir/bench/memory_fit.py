@@ -94,7 +94,12 @@ class MemoryPlanner:
         program = self._program(demand)
         if program.spec is None:
             raise UsageError("a plain graph has no sequences to plan for", hint="cacheir inspect MODEL --memory")
-        options = ExecutorOptions(threads=self.threads, kv_dtype=demand.kv_dtype, page_tokens=demand.page_tokens)
+        options = ExecutorOptions(
+            threads=self.threads,
+            kv_dtype=demand.kv_dtype,
+            page_tokens=demand.page_tokens,
+            installation=self.installation,
+        )
         resolve(self.backend.executor)(options).close()  # a UsageError of its own for a KV format that it has not
         count = demand.concurrency * pages_for(demand.context, demand.page_tokens)
         pages = [count] * len(program.groups)
