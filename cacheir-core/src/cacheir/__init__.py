@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cacheir.artifact.card import CompileOptions
     from cacheir.compile import compile_model
     from cacheir.plugins.markers import hookimpl
     from cacheir.runtime.run_module import run_module
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Runtime", "__version__", "compile_model", "hookimpl", "run_module"]
+__all__ = ["CompileOptions", "Runtime", "__version__", "compile_model", "hookimpl", "run_module"]
 
 _PLACES = {
+    "CompileOptions": "cacheir.artifact.card:CompileOptions",
     "compile_model": "cacheir.compile:compile_model",
     "Runtime": "cacheir.runtime.runtime:Runtime",
     "run_module": "cacheir.runtime.run_module:run_module",

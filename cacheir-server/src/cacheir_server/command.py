@@ -53,7 +53,7 @@ def serve(
     """
     from dataclasses import replace
 
-    from cacheir.artifact.card import CompileOptions
+    from cacheir import CompileOptions
     from cacheir.runtime.engine.engine import Engine, default_limits
     from cacheir.runtime.engine.prompt_lookup import Speculation
     from cacheir.runtime.engine.spill import SpillPolicy
@@ -80,7 +80,9 @@ def serve(
         batch_invariant=batch_invariant,
         kv_tokens=kv_tokens,
         kv_dtype=kv_dtype,
-        compile_options=CompileOptions(precise=precise, quant=quant),
+        compile_options=CompileOptions(
+            precise=precise, quant=quant, max_rows=max_batch_size or CompileOptions.max_rows
+        ),
         progress=lambda text: print(text, file=sys.stderr),
     )
     limits = default_limits(runtime.model)

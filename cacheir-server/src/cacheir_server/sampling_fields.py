@@ -7,7 +7,7 @@ from typing import Any
 
 from cacheir.runtime.sampling import SamplingParams
 from cacheir_server.errors import ApiError
-from cacheir_server.schemas.common import Sampled
+from cacheir_server.schemas.sampled import Sampled
 
 _DIRECT = (
     "top_p",

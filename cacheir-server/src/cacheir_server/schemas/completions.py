@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheir_server.schemas.common import Sampled
+from cacheir_server.schemas.sampled import Sampled
 from cacheir_server.schemas.field import honoured, ignored
 
 

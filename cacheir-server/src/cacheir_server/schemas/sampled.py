@@ -1,4 +1,4 @@
-"""What all generating requests have: sampling, limits, and the part that only CacheIR knows."""
+"""What all requests that sample have: sampling, limits, and the part that only CacheIR knows."""
 
 from __future__ import annotations
 
