@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from cacheir_server.schemas.sampled import Sampled
 from cacheir_server.schemas.field import Body, honoured
+from cacheir_server.schemas.sampled import Sampled
 from cacheir_server.schemas.structured import ResponseFormat
 
 

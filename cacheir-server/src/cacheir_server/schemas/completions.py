@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cacheir_server.schemas.sampled import Sampled
 from cacheir_server.schemas.field import honoured, ignored
+from cacheir_server.schemas.sampled import Sampled
 
 
 class CompletionBody(Sampled):
