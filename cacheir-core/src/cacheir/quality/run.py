@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cacheir.artifact.artifact import Artifact
 from cacheir.artifact.card import CompileOptions
@@ -16,7 +16,7 @@ from cacheir.quality.compare import Comparison, compare
 from cacheir.quality.protocol import WINDOW, Protocol, protocol
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir.runtime.open_model import OpenModel
-from cacheir.runtime.opening import OpenOptions, open_anything
+from cacheir.runtime.opening import Opened, OpenOptions, open_anything
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ class Baseline:
 
 def baseline(subject: Subject, choice: TextChoice, installation: Installation, progress: Progress) -> Baseline:
     """Open a model, score the text with it and close it."""
-    opened = _open(subject, installation, progress)
+    opened = open_subject(subject, installation, progress)
     try:
         model: OpenModel = opened.model
         cut = _protocol(model, choice)
@@ -77,7 +77,7 @@ def compared(
     subject: Subject, choice: TextChoice, reference: Baseline, installation: Installation, progress: Progress
 ) -> tuple[Comparison, Artifact]:
     """Open a model and compare it with ``reference`` on the same text. UsageError where it reads the text otherwise."""
-    opened = _open(subject, installation, progress)
+    opened = open_subject(subject, installation, progress)
     try:
         if _protocol(opened.model, choice).windows != reference.protocol.windows:
             raise UsageError(
@@ -97,7 +97,8 @@ def _protocol(model: OpenModel, choice: TextChoice) -> Protocol:
     return protocol(choice.text, ids, window=window, windows=choice.windows, skip=choice.skip)
 
 
-def _open(subject: Subject, installation: Installation, progress: Progress) -> Any:
+def open_subject(subject: Subject, installation: Installation, progress: Progress) -> Opened:
+    """The model, compiled where it must be; its executor is the caller's to close."""
     options = OpenOptions(
         backend=subject.backend,
         compile=CompileOptions(quant=subject.quant, precise=subject.precise),

@@ -99,6 +99,21 @@ def write_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def write_arrays(folder: Path, model: ImportedModel, made_by: str, arrays: Mapping[str, Any]) -> None:
+    """Write a checkpoint of ``model`` whose tensors are these f32 arrays, by canonical key."""
+    import numpy as np
+
+    entries = [
+        TensorEntry(name=key, format="f32", shape=tuple(array.shape), nbytes=array.size * 4)
+        for key, array in arrays.items()
+    ]
+
+    def chunks(entry: TensorEntry) -> Iterable[memoryview]:
+        yield np.ascontiguousarray(arrays[entry.name], np.float32).reshape(-1).view(np.uint8).data
+
+    write_checkpoint(folder, model, made_by, entries, chunks)
+
+
 def check_place(folder: Path) -> None:
     """Raise UsageError where ``folder`` holds something that is no checkpoint, so that nobody's files are replaced."""
     if folder.exists() and not (folder / MARKER).is_file() and (not folder.is_dir() or any(folder.iterdir())):

@@ -14,7 +14,7 @@ from cacheir.formats.table import core_formats
 from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.graph import Graph
 from cacheir.ir.types import KVType, TensorType
-from cacheir.ir.weights import Derived, Stored, at_layer
+from cacheir.ir.weights import Derived, Stored, at_layer, stored_keys
 from cacheir.plugins import QuantFormatSpec, UnpackerSpec, resolve
 from cacheir.reference.bf16 import from_bf16, to_bf16
 from cacheir.reference.elementwise import cast as cast_elements
@@ -95,16 +95,23 @@ def weight_data(
     def operand_data(operand: str) -> Any:
         return weight_data(graph, operand, layer, stored, formats=formats, layouts=layouts, unpackers=unpackers)
 
-    return apply_recipe(
-        recipe.op,
-        dict(recipe.attrs),
-        [operand_data(operand) for operand in recipe.operands],
-        ["" if isinstance(types[operand], KVType) else types[operand].dtype for operand in recipe.operands],
-        formats=formats,
-        layouts=layouts,
-        unpackers=unpackers,
-        made=made if isinstance(made, TensorType) else None,
-    )
+    operands = [operand_data(operand) for operand in recipe.operands]
+    try:
+        return apply_recipe(
+            recipe.op,
+            dict(recipe.attrs),
+            operands,
+            ["" if isinstance(types[operand], KVType) else types[operand].dtype for operand in recipe.operands],
+            formats=formats,
+            layouts=layouts,
+            unpackers=unpackers,
+            made=made if isinstance(made, TensorType) else None,
+        )
+    except ModelError as error:
+        if recipe.op != "quantize":
+            raise
+        keys = ", ".join(stored_keys(name, dict(graph.recipes), layer))
+        raise ModelError(f"{keys}: {error}", hint="a rule of a recipe file can keep this weight as it is") from error
 
 
 def _unpack(
