@@ -93,9 +93,10 @@ function launchLabels(launches, x, y) {
     const middle = (x(number) + x(last + 1)) / 2;
     const label = cut(launch.op + (last > number ? ` × ${last - number + 1}` : ""), 22);
     const half = 3.4 * label.length;
-    if (middle - half < free) return;
-    free = middle + half + 8;
-    labels.push(svg("text", { class: "axis", x: middle, y, "text-anchor": "middle" }, label));
+    const at = Math.min(middle, x(launches.length) - half);
+    if (at - half < free) return;
+    free = at + half + 8;
+    labels.push(svg("text", { class: "axis", x: at, y, "text-anchor": "middle" }, label));
   });
   return labels;
 }
@@ -178,6 +179,10 @@ function markChart() {
 }
 
 function chooseFinished(node) {
-  if (state.step !== lastStep()) goTo(lastStep());
+  if (!isFinished(state.graph)) {
+    const graph = state.graph;
+    goTo(lastStep());
+    if (state.graph !== graph) showGraph(graph);
+  }
   choose("+" + node, true);
 }

@@ -9,7 +9,7 @@ drawing.append(plane);
 const view = { scale: 1, x: 0, y: 0, width: canvas.clientWidth, height: canvas.clientHeight };
 const drawn = { items: [], layout: null, elements: new Map(), graph: "" };
 const FEW = 150; // so many nodes are all drawn, and glide to their places; of more only those in view are elements
-const FAR = 0.45; // below this scale text is too small to read and is not drawn
+const FAR = 0.36; // below this scale text is too small to read and is not drawn
 const MARGIN = 200; // pixels around the view in which nodes are drawn too
 
 function drawGraph() {

@@ -9,6 +9,7 @@ function goTo(number) {
   if (!names.includes(state.graph)) state.graph = names[0];
   if (byId("follow").checked && changed.length && !changed.includes(state.graph)) state.graph = mostChanged(step);
   if (state.node.startsWith("-")) state.node = "";
+  if (!state.node && state.tab === "op") state.tab = "step";
   drawAll();
   revealChange();
 }
@@ -205,8 +206,13 @@ function start() {
   readPlace();
   drawTicks();
   drawAll();
-  if (state.node) choose(state.node, true);
-  else revealChange();
+  if (state.node) {
+    choose(state.node, true);
+  } else {
+    state.tab = "step";
+    drawDetails();
+    revealChange();
+  }
   byId("slider").addEventListener("input", (event) => goTo(Number(event.target.value)));
   byId("previous").addEventListener("click", () => goTo(state.step - 1));
   byId("next").addEventListener("click", () => goTo(state.step + 1));

@@ -112,8 +112,14 @@ function planOf(name) {
   return modeNow().plan[name] ?? null;
 }
 
+// Whether no later step changes the graph any more: then its ops are those that kernels were chosen for.
+const isFinished = (name) => {
+  const finished = graphAt(modeNow().steps[lastStep()], name);
+  return finished !== null && graphAt(stepNow(), name) === finished;
+};
+
 function launchOf(name, node) {
-  const plan = planOf(name);
+  const plan = isFinished(name) ? planOf(name) : null;
   return plan === null ? null : plan.launches.find((launch) => launch.node === node) ?? null;
 }
 

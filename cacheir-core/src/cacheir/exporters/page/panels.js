@@ -99,6 +99,7 @@ function opDetails() {
     html("pre", { class: "line" }, op.line),
   ];
   if (item.members !== null || op.callee) parts.push(callButtons(item, op));
+  parts.push(...launchDetails(chosen));
   const rows = op.operands.map((name) => [valueLink(graph, name), types.get(name)?.type ?? "", from(types.get(name))]);
   if (rows.length) parts.push(block("Reads", smallTable(rows)));
   const users = (name) => graph.ops.filter((other) => other.operands.includes(name));
@@ -108,7 +109,6 @@ function opDetails() {
     users(name).length ? "read by " + countText(users(name).length, "op") : graph.outputs.includes(name) ? "yielded" : "unread",
   ]);
   parts.push(block("Makes", smallTable(made)));
-  parts.push(...launchDetails(chosen));
   const touched = op.results.length ? historyOf(state.graph, op.results[0][0]) : [];
   if (touched.length) {
     parts.push(
@@ -159,7 +159,7 @@ function callButtons(item, op) {
 function launchDetails({ op, status }) {
   const node = op.results[0]?.[0];
   const launch = launchOf(state.graph, node);
-  if (state.step !== lastStep() || status === "removed" || launch === null) {
+  if (status === "removed" || launch === null) {
     const go = () => goTo(lastStep());
     const link = html("button", { type: "button", class: "link", onclick: go }, "the finished graph");
     return [block("Kernel", html("p", { class: "empty" }, "Kernels are chosen for ", link, "."))];

@@ -26,7 +26,6 @@ function searchText(name, graph, op) {
     text = [op.line, ...recipes].join(" ").toLowerCase();
     textCache.set(op, text);
   }
-  if (state.step !== lastStep()) return text;
   const kernels = launchOf(name, op.results[0]?.[0])?.choices.map((choice) => choice.kernel) ?? [];
   return text + " " + kernels.join(" ").toLowerCase();
 }
