@@ -58,6 +58,25 @@ def test_requests_are_refused_before_the_first_piece(runtime):
         runtime.chat([])
 
 
+@pytest.mark.parametrize("prompt", [None, 5, b"bytes", ["a"], {"text": "a"}])
+def test_a_prompt_that_is_no_text_is_named(runtime, prompt):
+    with pytest.raises(RequestError, match="must be a string, not"):
+        runtime.generate(prompt)
+
+
+@pytest.mark.parametrize("ids", [None, 5, "5", b"5", [1.5], ["1"], [True]])
+def test_ids_that_are_none_are_named(runtime, ids):
+    with pytest.raises(RequestError, match="token ids? "):
+        runtime.generate_ids(ids)
+
+
+def test_sampling_that_is_none_is_named(runtime):
+    with pytest.raises(UsageError, match="sampling must be a SamplingParams, not"):
+        runtime.generate("a", sampling={"temperature": 1.0})
+    with pytest.raises(RequestError, match="max_tokens must be an integer, not '5'"):
+        runtime.generate("a", max_new_tokens="5")
+
+
 def test_pieces_are_the_text(runtime, golden):
     pieces = list(runtime.generate(PROMPT, max_new_tokens=24, ignore_eos=True))
     assert len(pieces) > 1 and "".join(pieces) == runtime.decode(golden[1])
