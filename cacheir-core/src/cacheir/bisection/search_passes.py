@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cacheir.bisection.by_meaning import MeaningRunner
+from cacheir.bisection.by_meaning import GREEDY, MeaningRunner
 from cacheir.bisection.distance import are_unlike, first_unlike
 from cacheir.bisection.halving import first_wrong
 from cacheir.bisection.probe import Evidence, Probe, Where
@@ -17,6 +17,7 @@ from cacheir.ir.graph import Graph, Module, Op
 from cacheir.models.imported import ImportedModel
 from cacheir.pipeline.counted_rewrite import RewriteSite
 from cacheir.pipeline.diff import text_diff
+from cacheir.pipeline.heads import LOGITS
 from cacheir.pipeline.order import Place
 from cacheir.pipeline.program import PipelineOptions, PipelineResult, pipeline_order
 from cacheir.plugins.specs import Stage
@@ -97,7 +98,7 @@ class PassSearch:
         return self._found(place, before, after, None)
 
     def _found(self, place: Place, before: Variant, after: Variant, site: RewriteSite | None) -> Finding:
-        where = _entering(before, after, first_unlike(before.answer, after.answer, NOISE))
+        where = _entering(before, after, first_unlike(before.answer, after.answer, NOISE)) or _yielded(before, after)
         mode, graph = _changed_graph(before, after, site, where)
         op = _op_at(after, mode, graph, site, where)
         layers = tuple(dict.fromkeys(_layers_of(after.modules, mode, graph)))
@@ -197,15 +198,35 @@ def _entering(before: Variant, after: Variant, where: Where | None) -> Where | N
     return where
 
 
+def _yielded(before: Variant, after: Variant) -> Where | None:
+    """The value that main yields, where it is another one under another name."""
+    old_names, new_names = (
+        {module.main.outputs[0].name for module in variant.modules.values()} for variant in (before, after)
+    )
+    for step, graph, layer, node in after.answer.values:
+        if graph != "main" or node not in new_names:
+            continue
+        new = (step, graph, layer, node)
+        if any(are_unlike(before.answer, after.answer, (step, graph, layer, old), new, NOISE) for old in old_names):
+            return new
+    return None
+
+
 def _handed_over(variant: Variant, where: Where) -> dict[str, str]:
     """Parameter -> value of main, in the call that runs the layer of ``where``."""
-    for module in variant.modules.values():
-        callee = _graph(module, where[1])
-        for op in module.main.ops if callee else ():
-            if op.callee == where[1] and op.attr("layer") == where[2]:
-                assert callee is not None
-                return {param.name: value.name for param, value in zip(callee.params, op.operands)}
+    module = _module_at(variant, where)
+    callee = _graph(module, where[1]) if module else None
+    if module is None or callee is None:
+        return {}
+    for op in module.main.ops:
+        if op.callee == where[1] and op.attr("layer") == where[2]:
+            return {param.name: value.name for param, value in zip(callee.params, op.operands)}
     return {}
+
+
+def _module_at(variant: Variant, where: Where) -> Module | None:
+    """The module that the step of ``where`` runs."""
+    return variant.modules.get("" if "" in variant.modules else "decode" if where[0] else "prefill")
 
 
 def _changed_graph(before: Variant, after: Variant, site: RewriteSite | None, where: Where | None) -> tuple[str, str]:
@@ -218,11 +239,29 @@ def _changed_graph(before: Variant, after: Variant, site: RewriteSite | None, wh
         for graph in module.graphs
         if mode in before.modules and graph != _graph(before.modules[mode], graph.name)
     ]
-    if where is not None and any(pair[1] == where[1] for pair in changed):
-        return next(pair for pair in changed if pair[1] == where[1])
-    if changed:  # whatever is seen is right, so that the fault comes after it
-        return max(changed, key=lambda pair: (pair[1].startswith("head."), pair[1] == "main"))
+    seen = (where[1], _callee_at(after, where)) if where else ()
+    for name in seen:
+        found = [pair for pair in changed if pair[1] == name]
+        if found:
+            return found[0]
+    if changed:  # all of main is right, so that the fault comes after it
+        head = GREEDY if _have_equal_logits(before, after) else LOGITS
+        return max(changed, key=lambda pair: (pair[1] == head, pair[1].startswith("head."), pair[1] == "main"))
     return ("", where[1]) if where else ("", "")
+
+
+def _callee_at(variant: Variant, where: Where) -> str:
+    """The graph that main calls for the value ``where``, "" for another value."""
+    module = _module_at(variant, where)
+    ops = module.main.ops if module and where[2] is None else ()
+    return next((op.callee for op in ops if any(value.name == where[3] for value in op.results)), "")
+
+
+def _have_equal_logits(before: Variant, after: Variant) -> bool:
+    import numpy as np
+
+    old, new = before.answer.logits, after.answer.logits
+    return old is not None and new is not None and bool(np.allclose(old, new, rtol=0, atol=NOISE * float(old.std())))
 
 
 def _op_at(after: Variant, mode: str, graph: str, site: RewriteSite | None, where: Where | None) -> Op | None:
