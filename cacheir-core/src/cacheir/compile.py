@@ -119,6 +119,11 @@ def open_program(
     checked_instance("options", options, CompileOptions, optional=False)
     path = find_path(model, installed)
     if layout.is_artifact(path):
+        if options.quant:
+            raise UsageError(
+                f"{path} is an artifact, whose weights are what they are",
+                hint=f"compile the model again with --quant {options.quant}",
+            )
         return read_artifact(path, installed)
     path, options = with_quantised(path, options, installed, progress)
     work = CompileWork.begin(options, installed, progress)

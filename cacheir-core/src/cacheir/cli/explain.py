@@ -46,12 +46,17 @@ def explain_command(
     max_seq: int = model_options.MAX_SEQ,
     kernel: list[str] = _KERNEL,
     precise: bool = model_options.PRECISE,
+    quant: str = model_options.QUANT,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Explain a step: kernels and why, bytes, floors, times. Nothing is loaded without --measure."""
     options = CompileOptions(
-        max_seq=max_seq, kernels=forced_kernels(kernel), precise=precise, batch_invariant=batch_invariant
+        max_seq=max_seq,
+        kernels=forced_kernels(kernel),
+        precise=precise,
+        quant=quant,
+        batch_invariant=batch_invariant,
     )
     artifact = _opened(model, backend, options)
     count = threads or settings.count("CACHEIR_THREADS") or usable_cores()
@@ -82,6 +87,6 @@ def _opened(model: str, backend: str, options: CompileOptions) -> Artifact:
     if demanded and options != CompileOptions():
         raise UsageError(
             f"{model} is an artifact: it was compiled already",
-            hint="--kernel, --max-seq, --precise and --batch-invariant are for a model; compile it again with them",
+            hint="--kernel, --max-seq, --precise, --quant and --batch-invariant are for models; compile it again",
         )
     return open_program(path, replace(options, target=choice.name), progress=say)

@@ -10,6 +10,8 @@ from typing import Any
 import typer
 
 from cacheir.artifact.artifact import Artifact
+from cacheir.artifact.card import CompileOptions
+from cacheir.cli import model_options
 from cacheir.cli.output import say
 from cacheir.cli.show_graphs import find_mode
 from cacheir.compile import open_program
@@ -34,6 +36,7 @@ def export(
     mode: str = typer.Option("", help="The mode whose graphs are written; decode where there is one."),
     graph: str = typer.Option("", help="The graph: main, a layer graph or a head; main or all, as the form has it."),
     format: str = typer.Option("", help="The exporter's name; without it the file's ending decides."),
+    quant: str = model_options.QUANT,
 ) -> None:
     """Write a program, or a graph of it, to a file, whole or not at all."""
     exporter = _exporter(format, output)
@@ -43,7 +46,9 @@ def export(
             hint="leave out --mode and --graph, or take another --format",
         )
     text = io.StringIO()
-    resolve(exporter.run)(_part(exporter, open_program(model, progress=say), mode, graph), text)
+    resolve(exporter.run)(
+        _part(exporter, open_program(model, CompileOptions(quant=quant), progress=say), mode, graph), text
+    )
     if output == "-":
         sys.stdout.write(text.getvalue())
     else:
