@@ -17,6 +17,8 @@ from cacheir.testing.tiny_decoders import tiny_decoders
 
 mlir = pytest.importorskip("iree.compiler.ir", reason="iree-base-compiler is not installed: make exports-check does it")
 
+pytestmark = pytest.mark.slow  # `make exports-check` runs it
+
 # A failure is not shrunk: each attempt starts MLIR anew, and the error names the line.
 RELAXED = settings(
     deadline=None,

@@ -17,6 +17,8 @@ from cacheir.exporters.html import html_page
 from cacheir.exporters.page_data import START
 from cacheir.plugins.installation import default
 
+pytestmark = pytest.mark.slow  # a browser; `make view-check` runs it
+
 Open = Callable[..., Any]
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>"
 

@@ -64,18 +64,21 @@ def page_input(artifact: Artifact, installation: Installation) -> PageInput:
 def _mode_costs(
     artifact: Artifact, installation: Installation, mode: str, threads: int, calibration: Calibration | None
 ) -> tuple[str, dict[tuple[str, str, str], LaunchCost]]:
-    """A step of the mode in words, and the cost of one launch of each node in it, with each of the heads."""
+    """A step of the mode in words, and the cost of one launch of each node in it.
+
+    Its head is the greedy one; of the others the page shows what the schedule recorded.
+    """
     program = artifact.program
     module = program.modules[mode]
     keys = recorded_keys(module)
     tokens = 0 if mode == "decode" else min(_PREFILL_TOKENS, program.max_tokens, keys)
-    found = {}
     weights = dict(_weight_bytes(artifact, installation, mode))
-    for head in module.heads:
-        shape = step_shape(artifact, mode, tokens=tokens, context=keys, head=head.name)
-        for line in explain(artifact, installation, shape, threads=threads, calibration=calibration).lines:
-            key = (mode, line.node.graph, line.node.node)
-            found[key] = _launch_cost(line, weights.get(key[1:], {}))
+    shape = step_shape(artifact, mode, tokens=tokens, context=keys)
+    lines = explain(artifact, installation, shape, threads=threads, calibration=calibration).lines
+    found = {
+        (mode, line.node.graph, line.node.node): _launch_cost(line, weights.get((line.node.graph, line.node.node), {}))
+        for line in lines
+    }
     said = f"{tokens} tokens" if tokens else "1 row"
     return f"{said} with {keys} keys", found
 

@@ -10,6 +10,7 @@ const view = { scale: 1, x: 0, y: 0, width: canvas.clientWidth, height: canvas.c
 const drawn = { items: [], layout: null, elements: new Map(), graph: "" };
 const FEW = 150; // so many nodes are all drawn, and glide to their places; of more only those in view are elements
 const FAR = 0.36; // below this scale text is too small to read and is not drawn
+const SMALLEST = 0.05; // of all scales
 const MARGIN = 200; // pixels around the view in which nodes are drawn too
 
 function drawGraph() {
@@ -184,14 +185,15 @@ function fitWidth() {
 function fitAll() {
   const { width, height } = drawn.layout;
   const across = (view.width - 48) / Math.max(1, width);
-  view.scale = Math.min(1, across, (view.height - 60) / Math.max(1, height));
+  // Of a graph that is far taller than the view the upper part: all of it would be a hairline.
+  view.scale = Math.max(SMALLEST, Math.min(1, across, (view.height - 60) / Math.max(1, height)));
   view.x = (view.width - width * view.scale) / 2;
   view.y = 20;
   showView();
 }
 
 function zoom(factor, atX = view.width / 2, atY = view.height / 2) {
-  const scale = Math.min(2.5, Math.max(0.01, view.scale * factor));
+  const scale = Math.min(2.5, Math.max(SMALLEST, view.scale * factor));
   view.x = atX - ((atX - view.x) * scale) / view.scale;
   view.y = atY - ((atY - view.y) * scale) / view.scale;
   view.scale = scale;
