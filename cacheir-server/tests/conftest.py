@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, executor: FakeExecutor, settings: dict[str, Any], engine: dict[str, Any], **model: Any) -> None:
         self.executor = executor
-        self.model = open_fake(executor, chat_template=TEMPLATE, **model)
+        self.model = open_fake(executor, chat_template=model.pop("template", TEMPLATE), **model)
         self.settings = ServerSettings(**{"model_name": "fake", **settings})
         limits = engine.pop("limits", None) or default_limits(self.model)
         self.engine = Engine(self.model, limits, **engine)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 
@@ -46,12 +48,20 @@ def finish_reason(event: Event) -> str:
     raise ApiError(500, f"the engine failed: {event.error}", kind="server_error", code="engine_error")
 
 
-async def collect(request: Request, answers: Answers) -> list[Choice]:
-    """All choices of ``answers``, complete. A client that goes away meanwhile cancels them."""
-    import asyncio
+class Takes(Protocol):
+    """Something that events are added to."""
 
-    async def gather() -> list[Choice]:
-        choices = [Choice() for _ in answers.jobs]
+    def take(self, event: Event) -> object: ...
+
+
+Grown = TypeVar("Grown", bound=Takes)
+
+
+async def collect(request: Request, answers: Answers, make: Callable[[], Grown]) -> list[Grown]:
+    """All choices of ``answers``, complete, each begun by ``make``. A client that goes away meanwhile cancels them."""
+
+    async def gather() -> list[Grown]:
+        choices = [make() for _ in answers.jobs]
         async for number, event in answers.events():
             choices[number].take(event)
         return choices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cacheir.plugins import CommandSpec, GrammarSpec, PluginInfo, hookimpl
+from cacheir.plugins import CommandSpec, GrammarSpec, PluginInfo, ToolParserSpec, hookimpl
 
 
 @hookimpl
@@ -36,3 +36,20 @@ def cacheir_register_grammars() -> Iterator[GrammarSpec]:
     """The languages that llguidance enforces."""
     for name, summary, function in _GRAMMARS:
         yield GrammarSpec(name=name, summary=summary, compile=f"cacheir_server.grammars.guidance:{function}")
+
+
+# name, summary; functions of tools/formats.py
+_TOOL_PARSERS = (
+    ("hermes", "Calls between <tool_call> and </tool_call>: Qwen, SmolLM3, Hermes."),
+    ("llama3", "The text is a call: Llama 3."),
+    ("mistral", "A list behind [TOOL_CALLS]: Mistral."),
+    ("granite", "A list behind <|tool_call|>: Granite."),
+    ("phi", "A list between <|tool_call|> and <|/tool_call|>: Phi."),
+)
+
+
+@hookimpl
+def cacheir_register_tool_parsers() -> Iterator[ToolParserSpec]:
+    """The families' formats of tool calls."""
+    for name, summary in _TOOL_PARSERS:
+        yield ToolParserSpec(name=name, summary=summary, factory=f"cacheir_server.tools.formats:{name}")

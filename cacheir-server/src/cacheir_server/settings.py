@@ -11,7 +11,8 @@ class ServerSettings:
 
     ``queue_wait_s`` is how long a request that finds the queue full waits for room before it is refused (0: not at
     all). ``stall_s`` is how long a step may take before ``/health`` says 503. ``body_timeout_s`` bounds the reading of
-    a body, ``drain_s`` how long a server that was told to stop waits for answers under way.
+    a body, ``drain_s`` how long a server that was told to stop waits for answers under way. ``tool_parser`` "" goes by
+    the model's chat template.
     """
 
     model_name: str
@@ -24,3 +25,4 @@ class ServerSettings:
     body_timeout_s: float = 30.0
     drain_s: float = 30.0
     default_max_tokens: int = 1024
+    tool_parser: str = ""

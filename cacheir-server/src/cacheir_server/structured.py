@@ -23,10 +23,16 @@ def no_stages() -> tuple[LogitsStage, ...]:
 
 
 async def stages_for(
-    service: Service, response_format: ResponseFormat | None, structured: StructuredOutputs | None
+    service: Service,
+    response_format: ResponseFormat | None,
+    structured: StructuredOutputs | None,
+    call: str = "",
 ) -> MakeStages:
-    """A maker of the stages of one answer; ``ApiError`` 400 for a form that cannot be enforced in full."""
-    field, wanted = _wanted(response_format, structured)
+    """A maker of the stages of one answer; ``ApiError`` 400 for a form that cannot be enforced in full.
+
+    ``call`` is the grammar of a tool call that is demanded, "" for none.
+    """
+    field, wanted = _wanted(response_format, structured, call)
     if wanted is None:
         return no_stages
     language, text = wanted
@@ -50,7 +56,7 @@ async def stages_for(
 
 
 def _wanted(
-    response_format: ResponseFormat | None, structured: StructuredOutputs | None
+    response_format: ResponseFormat | None, structured: StructuredOutputs | None, call: str
 ) -> tuple[str, tuple[str, str] | None]:
     """The field that asks, and the language and text of what it asks for."""
     found: list[tuple[str, tuple[str, str]]] = []
@@ -64,6 +70,8 @@ def _wanted(
             found.append(("response_format", ("json-schema", json.dumps(response_format.json_schema.schema_))))
     if structured is not None:
         found += [("structured_outputs", pair) for pair in _structured(structured)]
+    if call:
+        found.append(("tool_choice", ("lark", call)))
     if len(found) > 1:
         raise ApiError(400, "only one form can be asked for", param=found[-1][0], code="invalid_value")
     return found[0] if found else ("", None)

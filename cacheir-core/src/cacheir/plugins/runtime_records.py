@@ -109,7 +109,11 @@ class GrammarSpec:
 
 @record(level=PROVISIONAL)
 class ToolParserSpec:
-    """A reader of tool calls in a model's output. ``factory() -> parser``, fed with text as it comes."""
+    """A reader of tool calls in a model's output. ``factory() -> parser`` for each answer, fed with text as it comes.
+
+    ``push(text)`` and, at the end, ``finish()`` give ``(content, deltas)``: text that is no call, and pieces of calls,
+    each with ``index``, ``name`` (with a call's first piece, else None) and ``arguments``, a piece of JSON text.
+    """
 
     name: str
     summary: str

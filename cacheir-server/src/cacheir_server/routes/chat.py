@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from cacheir.runtime.engine.job import Job
 from cacheir_server.answers import Answers
 from cacheir_server.body import read_body
+from cacheir_server.chat_choice import ChatChoice, SpelledText
 from cacheir_server.choice import Choice, collect
 from cacheir_server.errors import ApiError
 from cacheir_server.logprob_fields import chat_logprobs
@@ -20,6 +21,7 @@ from cacheir_server.schemas.chat import ChatBody, Message
 from cacheir_server.service import Service, new_id
 from cacheir_server.streaming import event_stream
 from cacheir_server.structured import MakeStages, stages_for
+from cacheir_server.tools.calling import Calling, calling_of
 from cacheir_server.usage import usage_of
 
 
@@ -31,13 +33,14 @@ async def chat_completions(request: Request, service: Service) -> Response:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
     messages = [message_of(message) for message in body.messages]
     generation_prompt = body.add_generation_prompt is not False
-    ids = await service.chat_ids(messages, None, generation_prompt, body.chat_template_kwargs)
-    stages = await stages_for(service, body.response_format, body.structured_outputs)
-    call = _Call(service, body, ids, stages)
+    calling = calling_of(service, body)
+    ids = await service.chat_ids(messages, calling.tools or None, generation_prompt, body.chat_template_kwargs)
+    stages = await stages_for(service, body.response_format, body.structured_outputs, calling.demand)
+    call = _Call(service, body, ids, stages, calling)
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
-    return JSONResponse(call.whole(await collect(request, answers)))
+    return JSONResponse(call.whole(await collect(request, answers, call.choice)))
 
 
 def message_of(message: Message) -> dict[str, Any]:
@@ -56,9 +59,12 @@ def message_of(message: Message) -> dict[str, Any]:
 class _Call:
     """One request: its jobs, and the shape of what goes back."""
 
-    def __init__(self, service: Service, body: ChatBody, ids: Sequence[int], stages: MakeStages) -> None:
+    def __init__(
+        self, service: Service, body: ChatBody, ids: Sequence[int], stages: MakeStages, calling: Calling
+    ) -> None:
         self._service = service
         self._body = body
+        self._calling = calling
         self._count = choices(body, service.settings.max_choices)
         self._id = new_id("chatcmpl")
         self._created = int(time.time())
@@ -80,13 +86,20 @@ class _Call:
             for choice in range(self._count)
         ]
 
-    def whole(self, found: Sequence[Choice]) -> dict[str, Any]:
+    def choice(self) -> ChatChoice:
+        """An answer that has not begun."""
+        parser = self._calling.new_parser()
+        # Text that a stop string cut is not to come back by its ids.
+        spelled = SpelledText(self._service.runtime.model.tokenizer) if parser and not self._body.stop else None
+        return ChatChoice(Choice(), parser, spelled)
+
+    def whole(self, found: Sequence[ChatChoice]) -> dict[str, Any]:
         """The response that is not streamed."""
         answers = [
             {
                 "index": number,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                "logprobs": self._logprobs(choice.logprobs) if self._body.logprobs else None,
+                "message": choice.message(),
+                "logprobs": self._logprobs(choice.base.logprobs) if self._body.logprobs else None,
                 "finish_reason": choice.finish_reason,
             }
             for number, choice in enumerate(found)
@@ -97,16 +110,19 @@ class _Call:
         """The chunks of a stream: the role, the text, the reason; the usage last where it is asked for."""
         options = self._body.stream_options
         counts = options is not None and bool(options.include_usage)
-        found = [Choice() for _ in answers.jobs]
+        found = [self.choice() for _ in answers.jobs]
         async with answers:
             for number in range(len(found)):
                 yield self._chunk(number, {"role": "assistant", "content": ""}, None, None, counts)
             async for number, event in answers.events():
                 choice = found[number]
-                choice.take(event)
+                deltas = choice.take(event)
                 logprobs = self._logprobs(event.logprobs) if event.logprobs else None
-                if event.text or logprobs is not None:
-                    yield self._chunk(number, {"content": event.text}, logprobs, None, counts)
+                if logprobs is not None and not deltas:
+                    deltas = [{}]
+                for delta in deltas:
+                    yield self._chunk(number, delta, logprobs, None, counts)
+                    logprobs = None  # told once
                 if choice.finish_reason is not None:
                     yield self._chunk(number, {}, None, choice.finish_reason, counts)
         if counts:
@@ -124,5 +140,5 @@ class _Call:
     def _logprobs(self, logprobs: Sequence[Any]) -> dict[str, Any]:
         return chat_logprobs(self._service.runtime.model.tokenizer, logprobs)
 
-    def _usage(self, found: Sequence[Choice]) -> dict[str, Any]:
-        return usage_of([choice.usage for choice in found if choice.usage is not None], self._count)
+    def _usage(self, found: Sequence[ChatChoice]) -> dict[str, Any]:
+        return usage_of([choice.base.usage for choice in found if choice.base.usage is not None], self._count)

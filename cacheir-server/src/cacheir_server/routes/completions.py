@@ -34,7 +34,7 @@ async def completions(request: Request, service: Service) -> Response:
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
-    return JSONResponse(call.whole(await collect(request, answers)))
+    return JSONResponse(call.whole(await collect(request, answers, Choice)))
 
 
 class _Call:

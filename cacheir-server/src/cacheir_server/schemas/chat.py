@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from cacheir_server.schemas.field import Body, honoured
+from cacheir_server.schemas.field import Body, honoured, ignored
 from cacheir_server.schemas.sampled import Sampled
 from cacheir_server.schemas.structured import ResponseFormat
+from cacheir_server.schemas.tools import NamedTool, Tool
 
 
 class TextPart(Body):
@@ -36,5 +37,8 @@ class ChatBody(Sampled):
     logprobs: bool | None = honoured(None)
     top_logprobs: int | None = honoured(None, "Needs logprobs.", ge=0, le=20)
     response_format: ResponseFormat | None = honoured(None)
+    tools: list[Tool] | None = honoured(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = honoured(None)
+    parallel_tool_calls: bool | None = ignored("How many calls an answer has is the model's choice.")
     add_generation_prompt: bool | None = honoured(None)
     chat_template_kwargs: dict[str, Any] | None = honoured(None, "Further variables of the template.")
