@@ -227,6 +227,47 @@ def test_each_check_of_quantisers_catches_its_culprit(check: Any, plan: Any, fai
     assert words in found[failing]
 
 
+def forgets_the_norm(module: Any) -> Any:
+    """Scales the columns of a matrix, and not what it is fed with."""
+    return lambda layer, formats: {"attn.q": layer.weights["attn.q"] * np.float32(2)}
+
+
+def gives_another_shape(module: Any) -> Any:
+    return lambda layer, formats: {"attn.q": layer.weights["attn.q"].T[:3]}
+
+
+def gives_another_part(module: Any) -> Any:
+    return lambda layer, formats: {"attn.x": layer.weights["attn.q"]}
+
+
+def scales_both(module: Any) -> Any:
+    """What feeds the matrices is divided by what their columns are multiplied with."""
+
+    def calibrate(layer: Any, formats: Any) -> Any:
+        by = np.float32(4)
+        parts = ("attn.q", "attn.k", "attn.v")
+        norm = (layer.weights["attn_norm"] + layer.norm_offset) / by - layer.norm_offset
+        return {"attn_norm": norm, **{part: layer.weights[part] * by for part in parts}}
+
+    return calibrate
+
+
+@pytest.mark.parametrize(
+    ("calibrate", "words"),
+    [
+        (forgets_the_norm, "before anything is rounded"),
+        (gives_another_shape, "becomes"),
+        (gives_another_part, "attn.x, which the layer does not have"),
+    ],
+    ids=lambda part: getattr(part, "__name__", None),
+)
+def test_a_wrong_calibration_is_seen(check: Any, calibrate: Any, words: str) -> None:
+    assert check("quantizer", calibrate=scales_both) == {}
+    found = check("quantizer", calibrate=calibrate)
+    assert set(found) == {"test_calibration_keeps_what_a_layer_computes"}
+    assert words in found["test_calibration_keeps_what_a_layer_computes"]
+
+
 def test_a_format_that_nobody_registers_is_named(check: Any) -> None:
     found = check("quantizer", formats=("q8_0", "q9_9"))
     assert set(found) == {"test_plans_name_weights_and_formats"}

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from cacheir.errors import ModelError
 from cacheir.formats.quant_array import QuantArray
-from cacheir.ir.types import KVType, Type
+from cacheir.ir.types import KVType, QuantType, Type
 from cacheir.plugins import QuantFormatSpec, QuantSpec, resolve
 from cacheir.plugins.installation import Installation
+from cacheir.testing.calibration_trial import CalibrationTrial
 from cacheir.testing.hosts import plugin_host
 from cacheir.testing.tiny_decoders import TinyDecoder, tiny_decoders
 
@@ -194,6 +195,32 @@ class QuantTests:
                 f"{quantizer.name} plans otherwise at its second call"
             )
             assert dict(decoder.weights) == before, f"{quantizer.name} changes the types that it is given"
+
+    def test_calibration_keeps_what_a_layer_computes(self, quantizer: QuantSpec) -> None:
+        """Other weights, before they are rounded, must compute what the layer's own do, nearer than by rounding."""
+        if quantizer.calibrate is None:
+            return
+        known = self._installation.quant_formats.by_name()
+        for name, decoder in tiny_decoders().items():
+            if any(isinstance(type_, QuantType) for type_ in decoder.weights.values()):
+                continue  # what is rounded already is not calibrated
+            tried = CalibrationTrial(decoder, self._installation.ops.by_name())
+            plan = self._plan(quantizer, decoder)
+            formats = {part: known[plan[key]] for part, key in tried.keys.items() if key in plan}
+            made = resolve(quantizer.calibrate)(tried.layer, formats)
+            where = f"{quantizer.name} on the tiny decoder {name!r}"
+            strange = sorted(set(made) - set(tried.keys))
+            assert not strange, f"{where}: calibrate gives {', '.join(strange)}, which the layer does not have"
+            for part, value in made.items():
+                wanted = tried.layer.weights[part].shape
+                assert value.shape == wanted, f"{where}: {part} becomes {list(value.shape)}, was {list(wanted)}"
+            weights = tried.layer.weights
+            rounded = {part: QuantArray.quantize(weights[part], format).dense() for part, format in formats.items()}
+            apart, bound = tried.change(made), tried.change(rounded)
+            assert apart <= bound, (
+                f"{where}: the layer's outputs move by {apart:.2g} of the largest before anything is rounded, and"
+                f" rounding alone would move them by {bound:.2g}: scale what feeds a matrix by what its columns lost"
+            )
 
     def _plan(self, quantizer: QuantSpec, decoder: TinyDecoder) -> dict[str, str]:
         options = resolve(quantizer.options)() if quantizer.options is not None else None

@@ -7,7 +7,7 @@ rise; any other input gets random numbers of its type.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def differences(
 
 
 def run_graph(
-    module: Module, graph: str, ops: Mapping[str, OpDef], weights: RandomWeights, run: Run
+    module: Module, graph: str, ops: Mapping[str, OpDef], weights: Callable[[str], Any], run: Run
 ) -> list[np.ndarray[Any, Any]]:
     """The outputs of one graph as arrays, the storage of a pool for a state."""
     import numpy as np
