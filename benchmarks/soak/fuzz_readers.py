@@ -49,8 +49,8 @@ class Worker:
 
         self.name, self.seed, self.folder, self.reader = name, seed, folder, READERS[name]
         self.change = self.reader.prepare(folder)
-        self._file = beat.open("r+b")
-        self._beat = mmap.mmap(self._file.fileno(), _BEAT.size)
+        with beat.open("r+b") as file:
+            self._beat = mmap.mmap(file.fileno(), _BEAT.size)
         self.accepted = self.refused = 0
 
     def run(self, first: int, seconds: float) -> None:
@@ -59,10 +59,13 @@ class Worker:
 
         base, number, end = 0, first, time.monotonic() + seconds
         while time.monotonic() < end:
-            self._beat[:] = _BEAT.pack(number, time.process_time_ns(), self.accepted, self.refused)
+            began = time.process_time_ns()
+            self._beat[:] = _BEAT.pack(number, began, self.accepted, self.refused)
             fault = self._attempt(CacheIRError, number)
             if fault:
                 print(f"CRASH {number} {fault}", flush=True)
+            if (spent := (time.process_time_ns() - began) / 1e9) > HANG_SECONDS:
+                print(f"HANG {number} {spent:.1f} s of processor time", flush=True)
             if number == first + WARM_CASES:  # what is imported late is no growth
                 base = peak_bytes()
             if base and peak_bytes() - base > GROWTH_BYTES:
@@ -160,7 +163,7 @@ def watch(
         output.seek(0)
         lines = output.read().splitlines()
     number, _, accepted, refused = _BEAT.unpack(beat.read_bytes())
-    found += [line for line in lines if line.startswith(("CRASH ", "GROWTH "))]
+    found += [line for line in lines if line.startswith(("CRASH ", "GROWTH ", "HANG "))]
     if not found and (not lines or lines[-1] != "DONE"):
         found.append(f"CRASH {number} the process ended with {child.returncode}: {' '.join(lines[-1:])[:200]}")
     return found, number, accepted, refused

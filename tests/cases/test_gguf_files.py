@@ -159,12 +159,8 @@ def test_a09_a_tensor_that_stands_twice(refused: Refused, tmp_path: Path, tiny_f
 
 TYPES = {
     156: "type 156 (unknown)",
-    153: "type 153 (unknown)",
-    4: "type 4 (Q4_2, removed)",
     5: "type 5 (Q4_3, removed)",
-    31: "type 31 (Q4_0_4_4, removed)",
     32: "type 32 (Q4_0_4_8, removed)",
-    33: "type 33 (Q4_0_8_8, removed)",
 }
 
 

@@ -77,7 +77,6 @@ def test_c01_what_overflows_half_precision_is_fine_in_float32(tmp_path: Path, ba
 
 FAULTS: dict[str, tuple[str, float]] = {
     "a NaN in a norm": ("model.norm.weight", np.nan),
-    "a NaN in a product": ("model.layers.1.mlp.down_proj.weight", np.nan),
     "an infinity": ("model.layers.0.self_attn.o_proj.weight", np.inf),
     "a NaN in the head": ("lm_head.weight", np.nan),
 }

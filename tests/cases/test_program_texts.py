@@ -139,8 +139,10 @@ def written(place: Path, tiny_folder: Path, folder: Callable[..., Path], templat
     return path
 
 
-@pytest.mark.parametrize("form", ["folder", "model.gguf"])
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [*((name, "folder") for name in TEMPLATES), ("globals", "model.gguf"), ("a long text", "model.gguf")],
+)
 def test_a29_templates_of_a_model_run_in_a_sandbox(
     warm: None,
     tmp_path: Path,
