@@ -87,7 +87,7 @@ def vocabulary() -> tuple[list[str], list[str]]:
 
 def write_folder(folder: Path) -> int:
     """A Hugging Face folder; gives the bytes that its weights seem to have."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tensors = list(names("huggingface"))
     total, per_shard = sum(2 * _elements(shape) for _, shape in tensors), 0
     places: dict[str, str] = {}
