@@ -25,7 +25,7 @@ def read_config(config):
     fields = open_config(config, "parallel")
     count, sizes = read_count(fields), read_heads(fields)
     fields.ignore("attention_bias", "mlp_bias")
-    rope = read_rotation(fields, sizes["head_dim"]).rope
+    rope = read_rotation(fields, sizes["head_dim"])
     width = fields.whole("intermediate_size")
     layer = LayerSpec(**sizes, feed_forward=width, rope=rope, activation=read_activation(fields))
     return finish_decoder(fields, "parallel", (layer,) * count, label="ParallelForCausalLM")
