@@ -87,6 +87,10 @@ def _tuple_of(kind: type) -> Callable[[object], bool]:
     return lambda held: isinstance(held, tuple) and all(isinstance(item, kind) for item in held)
 
 
+def _rows_of_text(held: object) -> bool:
+    return isinstance(held, tuple) and all(_tuple_of(str)(item) for item in held)
+
+
 _CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "str": (lambda held: isinstance(held, str), "must be text"),
     "Reference": (
@@ -98,6 +102,7 @@ _CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "bool": (lambda held: isinstance(held, bool), "must be True or False"),
     "tuple[str, ...]": (_tuple_of(str), "must be a tuple of strings"),
     "tuple[int, ...]": (_tuple_of(int), "must be a tuple of whole numbers"),
+    "tuple[tuple[str, ...], ...]": (_rows_of_text, "must be a tuple of tuples of strings"),
     "type": (lambda held: isinstance(held, type), "must be a class"),
     "Stage": (lambda held: type(held).__name__ == "Stage", "must be a Stage"),
 }
