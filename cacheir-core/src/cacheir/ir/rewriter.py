@@ -75,7 +75,9 @@ class Rewriter:
 
     def is_replaced(self, op: Op) -> bool:
         """Whether all results of ``op`` have stand-ins already."""
-        return bool(op.results) and all(value.name in self._stand_ins for value in op.results)
+        if not self._stand_ins or not op.results:
+            return False
+        return all(value.name in self._stand_ins for value in op.results)
 
     def substitute(self, op: Op, values: tuple[Value, ...]) -> None:
         """Let ``values`` stand in for the results of ``op``, which goes away."""
@@ -100,7 +102,8 @@ class Rewriter:
 
     def _append(self, op: Op) -> None:
         self._ops.append(op)
-        self._producers.update((value.name, op) for value in op.results)
+        for value in op.results:
+            self._producers[value.name] = op
 
     def fresh(self, hint: str) -> str:
         """A name not taken in the graph, made from ``hint``."""
