@@ -52,6 +52,15 @@ def test_every_requirement_as_importlib_metadata_sees_it() -> None:
         ]
 
 
+def test_a_licence_with_lines_of_spaces_does_not_end_the_headers(tmp_path: Path) -> None:
+    info = make(tmp_path, "long-licence", "1")
+    (info / "METADATA").write_text(
+        "Name: x\nLicense: One\n        \n        Two\nRequires-Dist: a>=1\n\nRequires-Dist: b\n"
+    )
+    (distribution,) = installed([str(tmp_path)])
+    assert requirements(distribution) == ("a>=1",)
+
+
 def test_the_first_on_the_path_wins(tmp_path: Path) -> None:
     make(tmp_path / "a", "Some.Plugin", "2", "[cacheir]\nsome = a.b\n")
     make(tmp_path / "b", "some-plugin", "1", "[cacheir]\nsome = c.d\n")

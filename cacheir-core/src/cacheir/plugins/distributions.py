@@ -120,7 +120,7 @@ def _headers(folder: str) -> Iterator[tuple[str, str]]:
     """The header lines of METADATA (or PKG-INFO), keys in lower case; continuation lines are left out."""
     text = _read(os.path.join(folder, "METADATA")) or _read(os.path.join(folder, "PKG-INFO"))
     for line in text.splitlines():
-        if not line.strip():
+        if not line:  # one of spaces alone continues a field, as a licence's text does
             return
         key, separator, value = line.partition(":")
         if separator and not line[0].isspace():
