@@ -170,7 +170,9 @@ def _measured(
     """The samples of all shapes, and the least that a step took beyond its launches."""
     program = artifact.program
     kernels, model = installation.kernels.by_name(), cost_model(installation)
-    executor = resolve(backend.executor)(ExecutorOptions(threads=threads, page_tokens=PAGE_TOKENS, installation=installation))
+    executor = resolve(backend.executor)(
+        ExecutorOptions(threads=threads, page_tokens=PAGE_TOKENS, installation=installation)
+    )
     samples: list[Sample] = []
     rest = float("inf")
     try:

@@ -146,7 +146,8 @@ def _in_place_hosts(
         for result in (buffer.name for buffer in entry.writes if buffer.name in planned):
             for operand in dying:
                 free = operand not in hosts.values()
-                if free and takes_the_same(entry.op_name, types[operand], types[result]):
+                as_large = buffer_bytes(graph, types[operand]) == buffer_bytes(graph, types[result])
+                if free and as_large and takes_the_same(entry.op_name, types[operand], types[result]):
                     hosts[result] = operand
                     break
     return hosts
