@@ -41,14 +41,11 @@ Q4_1 = json.dumps(
 # name -> how the twin is opened
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "int8": {"quant": "int8"},
-    "int8-g32": {"quant": "int8-g32"},
     "fp8-e4m3": {"quant": "fp8-e4m3"},
     "q4_1 as ggml rounds": {"quant": Q4_1},
     "int4-g32": {"quant": "int4-g32"},
     "int4-g32, calibrated": {"quant": "int4-awq"},
-    "int4-g64": {"quant": "int4-g64"},
     "int4-g128": {"quant": "int4-g128"},
-    "int4-sym-g32": {"quant": "int4-sym-g32"},
     "kv int8": {"kv_dtype": "int8"},
     "kv fp8": {"kv_dtype": "fp8"},
 }

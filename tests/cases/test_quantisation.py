@@ -80,10 +80,11 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("CACHEIR_CACHE_DIR", str(tmp_path / "cache"))
-    yield
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CACHEIR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.mark.parametrize("quant", ["int4-g128", "int8"])
@@ -180,7 +181,7 @@ def test_f13_all_codes_in_every_place(name: str) -> None:
 @pytest.mark.skipif(len(BACKENDS) < 2, reason="the native backend cannot run here")
 @pytest.mark.parametrize("name", ["int4-g32", "int4-sym-g64", "int8", "fp8-e4m3"])
 def test_f13_native_products_are_numpys(biased: Path, tmp_path: Path, name: str) -> None:
-    """Each kind of panels through the kernels of this machine; q of layer 1 has weights so small that its scales need f32."""
+    """Each kind of panels through the kernels of this machine; some weights are so small that scales need f32."""
 
     def shrink(arrays: dict[str, F32]) -> None:
         arrays["layers.1.attn.q"] *= np.float32(1e-6)

@@ -18,6 +18,8 @@ from cacheir.errors import CacheIRError
 _PROGRAMS = "programs"
 # What is kept beside the programs, each small and made again when it is missing.
 _NOTES = ("commands", "content", "fingerprints", "headers")
+# Models that quantisers with calibration wrote, a folder each.
+CHECKPOINTS = "quantised"
 
 # A cache that others filled and that this user may only read is a cache all the same.
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -105,12 +107,17 @@ def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
         for note in _files(cache / name):
             if before is None or note.stat().st_mtime < before:
                 note.unlink(missing_ok=True)
+    for folder in (cache / CHECKPOINTS).iterdir() if (cache / CHECKPOINTS).is_dir() else ():
+        if (before is None or folder.stat().st_mtime < before) and not (
+            is_partial(folder) and not is_abandoned(folder)
+        ):
+            remove(folder)
     return removed
 
 
 def notes_bytes(cache: Path) -> int:
     """Bytes of what is kept beside the programs."""
-    return sum(file.stat().st_size for name in _NOTES for file in _files(cache / name))
+    return sum(file.stat().st_size for name in (*_NOTES, CHECKPOINTS) for file in _files(cache / name))
 
 
 def _entry(path: Path) -> Entry | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheir import __version__, settings
+from cacheir.artifact.cache import CHECKPOINTS
 from cacheir.artifact.seal import digest
 from cacheir.errors import ModelError, PluginError, UsageError
 from cacheir.models.find_model import ModelSource, find_importer, open_model
@@ -99,7 +100,7 @@ def cached_checkpoint(path: Path, quant: str, installation: Installation, progre
     remember(weights.files, cache, content)
     weights.close()
     parts = [__version__, model.header_hash, content, quant, text_hash(DEFAULT_TEXT.read_text(encoding="utf-8"))]
-    folder = cache / "quantised" / digest(json.dumps(parts).encode("utf-8"))[:32]
+    folder = cache / CHECKPOINTS / digest(json.dumps(parts).encode("utf-8"))[:32]
     if not folder.is_dir():
         progress(f"quantising {path.name} with {quant}; kept for the next time")
         quantise_model(path, quant, folder, installation=installation, progress=progress)
