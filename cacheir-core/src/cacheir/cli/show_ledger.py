@@ -20,6 +20,7 @@ from cacheir.plugins.installation import Installation
 from cacheir.plugins.plugin import CORE
 from cacheir.plugins.registry import Registry
 from cacheir.plugins.specs import PassRecord
+from cacheir.quantisers.choose import quantiser_names
 from cacheir.schedule.record_json import from_json, parse_json
 from cacheir.schedule.schedule import Choice, Entry, Schedule
 
@@ -158,8 +159,8 @@ def _named(card: Card, versions: dict[str, str], installation: Installation) -> 
     if card.spec is not None:
         yield _registered("family", card.spec.family, card.spec.label, installation.families, versions)
     yield _registered("importer", card.model.importer, card.model.name, installation.importers, versions)
-    if card.options.quant:
-        yield _registered("quantizer", card.options.quant, "weights", installation.quantizers, versions)
+    for name in quantiser_names(card.options.quant):
+        yield _registered("quantizer", name, "weights", installation.quantizers, versions)
     yield _registered("backend", card.backend, f"target {card.target}", installation.backends, versions)
 
 

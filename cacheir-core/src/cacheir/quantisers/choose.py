@@ -40,6 +40,14 @@ def quant_text(quant: str | Path | None) -> str:
     return fold_name(text)
 
 
+def quantiser_names(quant: str) -> list[str]:
+    """The quantisers and formats that ``CompileOptions.quant`` names, each once."""
+    if not quant:
+        return []
+    recipe = _recipe(quant)
+    return list(dict.fromkeys(name for name in (*(rule.quant for rule in recipe.rules), recipe.rest) if name != KEEP))
+
+
 def needs_calibration(quant: str, installation: Installation) -> bool:
     """Whether a quantiser that ``quant`` names looks at activations. UsageError for a name that nobody registered."""
     recipe = _recipe(quant)
