@@ -66,7 +66,7 @@ def test_a_prompt_that_is_no_text_is_named(runtime, prompt):
 
 @pytest.mark.parametrize("ids", [None, 5, "5", b"5", [1.5], ["1"], [True]])
 def test_ids_that_are_none_are_named(runtime, ids):
-    with pytest.raises(RequestError, match="token ids? "):
+    with pytest.raises(RequestError, match=r"token ids? "):
         runtime.generate_ids(ids)
 
 

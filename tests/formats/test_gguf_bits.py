@@ -19,9 +19,7 @@ FORMATS = {**core_formats(), **{spec.name: spec for spec in package_formats()}}
 # gguf neither packs nor unpacks q8_1, and its table still has the 40 bytes of a block with f32 scales, which ggml gave
 # up for f16 ones (36 bytes) in 2023; core's own tests hold that layout, and that of q8_k, which gguf does not unpack.
 PACKED = [
-    name
-    for name, spec in FORMATS.items()
-    if spec.block == 32 and spec.pack and name.startswith("q") and name != "q8_1"
+    name for name, spec in FORMATS.items() if spec.block == 32 and spec.pack and name.startswith("q") and name != "q8_1"
 ]
 BOTH = [kind.name.lower() for kind in _type_traits if kind.name != "BF16"]
 

@@ -95,7 +95,7 @@ class LogitsProcessorSpec:
 class GrammarSpec:
     """A language that output can be held to.
 
-    ``compile(text, tokenizer, *, vocab_size, eos_ids)`` gives a function that makes one ``runtime.grammar.TokenMatcher``
+    ``compile(text, tokenizer, *, vocab_size, eos_ids)`` gives a function that makes a ``runtime.grammar.TokenMatcher``
     for each answer. It raises ``RequestError``, with the place, for what it could not enforce.
     """
 
