@@ -14,16 +14,22 @@ from starlette.responses import Response
 
 from cacheir_server.errors import ApiError, api_error, error_response
 from cacheir_server.guards import BodyGuard, KeyGuard
+from cacheir_server.routes.batch import batch_completions
 from cacheir_server.routes.chat import chat_completions
 from cacheir_server.routes.completions import completions
 from cacheir_server.routes.contract import contract
+from cacheir_server.routes.embeddings import embeddings
 from cacheir_server.routes.health import health, ready
 from cacheir_server.routes.incident import incident
 from cacheir_server.routes.metrics import metrics
 from cacheir_server.routes.models import list_models, show_model
+from cacheir_server.routes.responses import create_response
 from cacheir_server.routes.tokens import detokenize, tokenize
+from cacheir_server.schemas.batch import BatchBody
 from cacheir_server.schemas.chat import ChatBody
 from cacheir_server.schemas.completions import CompletionBody
+from cacheir_server.schemas.embeddings import EmbeddingBody
+from cacheir_server.schemas.responses import ResponseBody
 from cacheir_server.schemas.tokens import DetokenizeBody, TokenizeBody
 from cacheir_server.service import Service
 
@@ -35,6 +41,9 @@ ROUTES: tuple[tuple[str, str, Handler, type[BaseModel] | None], ...] = (
     ("GET", "/v1/models/{name:path}", show_model, None),
     ("POST", "/v1/completions", completions, CompletionBody),
     ("POST", "/v1/chat/completions", chat_completions, ChatBody),
+    ("POST", "/v1/responses", create_response, ResponseBody),
+    ("POST", "/v1/embeddings", embeddings, EmbeddingBody),
+    ("POST", "/v1/cacheir/batch_completions", batch_completions, BatchBody),
     ("POST", "/tokenize", tokenize, TokenizeBody),
     ("POST", "/detokenize", detokenize, DetokenizeBody),
     ("GET", "/v1/cacheir/contract", contract, None),

@@ -24,6 +24,21 @@ def data_line(chunk: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(chunk, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n\n"
 
 
+def typed_event_stream(events: AsyncIterator[Mapping[str, Any]]) -> StreamingResponse:
+    """As ``event_stream``, for events that have a name in their ``type``; there is no [DONE]."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_typed_lines(events), media_type="text/event-stream", headers=headers)
+
+
+async def _typed_lines(events: AsyncIterator[Mapping[str, Any]]) -> AsyncIterator[str]:
+    try:
+        async for event in events:
+            yield f"event: {event['type']}\n{data_line(event)}"
+    except Exception as error:  # noqa: BLE001  the status line is out already: the client is told in an event
+        told = api_error(error).body["error"]
+        yield f"event: error\n{data_line({'type': 'error', **told})}"
+
+
 async def _lines(chunks: AsyncIterator[Mapping[str, Any]]) -> AsyncIterator[str]:
     try:
         async for chunk in chunks:

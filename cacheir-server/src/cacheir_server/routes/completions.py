@@ -28,16 +28,21 @@ _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 async def completions(request: Request, service: Service) -> Response:
     """Continues one prompt or several, each as often as ``n`` says; choices are numbered prompt by prompt."""
     body = await read_body(request, CompletionBody)
-    service.check_model(body.model)
-    stages = await stages_for(service, None, body.structured_outputs)
-    call = _Call(service, body, await _prompts(service, body), stages)
+    call = await call_of(service, body)
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
     return JSONResponse(call.whole(await collect(request, answers, Choice)))
 
 
-class _Call:
+async def call_of(service: Service, body: CompletionBody) -> CompletionCall:
+    """``body`` as jobs; ``ApiError`` for what cannot be."""
+    service.check_model(body.model)
+    stages = await stages_for(service, None, body.structured_outputs)
+    return CompletionCall(service, body, await prompts_of(service, body.prompt, "prompt"), stages)
+
+
+class CompletionCall:
     """One request: its jobs, and the shape of what goes back."""
 
     def __init__(
@@ -145,11 +150,11 @@ def _entry(number: int, text: str, logprobs: dict[str, Any] | None, reason: str 
     return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
-async def _prompts(service: Service, body: CompletionBody) -> list[list[int]]:
-    prompt: Any = body.prompt
+async def prompts_of(service: Service, prompt: Any, field: str) -> list[list[int]]:
+    """The ids of one prompt or several, each a text or ids; ``field`` is what the request calls them."""
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         prompt = [prompt]
     if not prompt or len(prompt) > service.settings.max_batch_prompts:
         most = service.settings.max_batch_prompts
-        raise ApiError(400, f"prompt must hold from 1 to {most} prompts, not {len(prompt)}", param="prompt")
+        raise ApiError(400, f"{field} must hold from 1 to {most} texts, not {len(prompt)}", param=field)
     return [await service.encode(one) if isinstance(one, str) else service.check_ids(one) for one in prompt]
