@@ -14,7 +14,7 @@ MIN_P = typer.Option(0.0, help="Pick among the tokens that are at least this sha
 TYPICAL_P = typer.Option(1.0, help="Pick among the most typical tokens that have this share of the probability.")
 REPETITION_PENALTY = typer.Option(1.0, help="Above 1: make tokens less likely that occurred, in prompt or answer.")
 PRESENCE_PENALTY = typer.Option(0.0, help="Subtracted from the logits of tokens that occur in the answer.")
-FREQUENCY_PENALTY = typer.Option(0.0, help="Subtracted from a token's logit for each time that it occurs in the answer.")
+FREQUENCY_PENALTY = typer.Option(0.0, help="Subtracted from a token's logit for each time it occurs in the answer.")
 MIN_TOKENS = typer.Option(0, min=0, help="No ending token before so many.")
 SEED = typer.Option(None, help="The same seed gives the same tokens; without one a fresh one is drawn.")
 SAMPLER = typer.Option("", help="Pick tokens by this sampler of a plugin: cacheir plugins list --kind samplers.")

@@ -109,7 +109,7 @@ class Runtime:
         """The text that continues ``prompt``, in pieces as they come; greedy unless asked otherwise.
 
         ``max_new_tokens`` None means as many as the context holds. Sampling is a ``SamplingParams`` or its fields:
-        ``temperature top_k top_p min_p seed stop stop_ids ignore_eos sampler``. Raises ``RequestError`` at once, before
+        ``temperature top_k top_p min_p seed stop ...``. Raises ``RequestError`` at once, before
         the first piece is taken.
         """
         return self._texts(self._pieces(self.encode(prompt), max_new_tokens, sampling, fields))
