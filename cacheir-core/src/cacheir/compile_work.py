@@ -196,14 +196,21 @@ class CompileWork:
         """What each weight is to be quantised into, by canonical key. UsageError for a plain graph, a wrong name."""
         if not self.options.quant:
             return {}
-        from cacheir.quantisers.choose import quant_plan
+        from cacheir.quantisers.choose import quant_plan, quant_text
 
         if model.spec is None:
             raise UsageError(
                 f"quant={self.options.quant!r}: only decoders have a plan",
                 hint="--pass quantize-weights{format=int8} quantises every matrix of a plain graph",
             )
-        return quant_plan(self.options.quant, model.spec, imported_weight_types(model), self.installation).formats
+        types = imported_weight_types(model)
+        plan = quant_plan(quant_text(self.options.quant), model.spec, types, self.installation)
+        if plan.calibrated:
+            raise UsageError(
+                f"{', '.join(plan.calibrated)} changes weights by what a text shows, which no recipe of a graph can do",
+                hint="write a checkpoint first, with cacheir quantize, and name that as the model",
+            )
+        return plan.formats
 
     def run_passes(
         self,
