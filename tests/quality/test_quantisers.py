@@ -17,6 +17,7 @@ from cacheir.artifact.card import CompileOptions
 from cacheir.cli.main import run
 from cacheir.compile import open_program
 from cacheir.errors import MalformedModelError, NoImporterError, UsageError
+from cacheir.formats.quant_array import QuantArray
 from cacheir.models.find_model import ModelSource, find_importer, open_model
 from cacheir.models.imported import ImportedModel
 from cacheir.pipeline.unpack_recipes import imported_weight_types
@@ -173,6 +174,27 @@ def test_a_float_twin_computes_the_same(tmp_path: Path, tied: bool) -> None:
     write_arrays(tmp_path / "twin", replace(model, spec=spec), "nothing", arrays)
     np.testing.assert_allclose(logits(tmp_path / "twin"), logits(tmp_path / "model"), atol=1e-4)
     assert not spec.tied_head and not np.array_equal(arrays["embed"], own["embed"])
+
+
+def test_the_twin_of_smollm2_has_its_outliers_and_no_grid(smollm2_path: Path) -> None:
+    """Two layers of it. Rounding to int4-g32 gives SmolLM2's own weights back exactly, and errs on the twin's."""
+    model = opened(smollm2_path)
+    assert model.spec is not None
+    weights = ModelWeights(model, default())
+    keys = [key for key in weights.keys if key.startswith(("layers.0.", "layers.1.", "embed", "norm"))]
+    own = {key: weights.dense(key) for key in keys}
+    own["embed"] = own["embed"][:4000]
+    _, twin = float_twin(replace(model.spec, layers=model.spec.layers[:2]), own)
+    format = default().quant_formats["int4-g32"]
+    for key in ("layers.0.attn.q", "layers.1.ffn.gate", "layers.1.ffn.down"):
+        np.testing.assert_array_equal(QuantArray.quantize(own[key], format).dense(), own[key])
+        assert np.abs(QuantArray.quantize(twin[key], format).dense() - twin[key]).max() > 0.01
+    folded = own["layers.0.attn.q"] * own["layers.0.attn_norm"]
+    for before, after in ((folded, twin["layers.0.attn.q"]), (own["embed"], twin["embed"])):
+        sizes = [np.sqrt(np.square(matrix).mean(axis=0)) for matrix in (before, after)]
+        largest = [set(np.argsort(-size)[:3].tolist()) for size in sizes]
+        assert largest[0] == largest[1]
+        assert sizes[1].max() / np.median(sizes[1]) > 0.7 * sizes[0].max() / np.median(sizes[0]) > 3
 
 
 def test_turns_are_small_and_orthogonal() -> None:
