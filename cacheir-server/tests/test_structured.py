@@ -106,6 +106,23 @@ def test_what_cannot_be_enforced_is_refused_with_its_place(shared, schema, point
     assert pointer in error["message"]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"regex": r"[^\s\S]"},
+        {"grammar": "start: start"},
+        {"json": {"$ref": "#"}},
+        {"json": {"type": "integer", "minimum": -(10**300)}},
+        {"json": False},
+    ],
+)
+def test_a_form_that_no_text_fits_is_refused_before_the_engine_sees_it(shared, form):
+    answer = shared.post("/v1/completions", prompt="a", structured_outputs=form, max_tokens=5)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "structured_outputs"
+    assert "cannot be enforced" in error["message"] and "\n" not in error["message"] and len(error["message"]) < 200
+
+
 def ask(server: Any, **form: Any) -> str:
     answer = server.post(
         "/v1/completions", prompt="ab", structured_outputs=form, max_tokens=400, temperature=1.2, seed=3

@@ -27,7 +27,7 @@ NAN, INF = math.nan, math.inf
         *[("stop", value) for value in ([""], ["a", ""], 5, [5], [None], ["x"] * 17, ["y" * 1001], {"a": 1})],
         *[("stop_ids", value) for value in ([-1], ["a"], 5, [True], [1.0])],
         *[("typical_p", value) for value in (0, 1.1, NAN, None, "1")],
-        *[("repetition_penalty", value) for value in (0, -1, NAN, INF, "1", None)],
+        *[("repetition_penalty", value) for value in (0, -1, 1e-300, NAN, INF, "1", None)],
         *[("presence_penalty", value) for value in (-2.1, 10, NAN, "0")],
         *[("frequency_penalty", value) for value in (-10, 2.1, NAN, None)],
         *[("logit_bias", value) for value in ({-1: 1.0}, {"5": 1.0}, {5: 101}, {5: NAN}, [5], "x", [(1, 2, 3)])],
@@ -129,3 +129,12 @@ def test_the_lowest_id_wins_a_tie(fake):
 
 def test_a_top_k_beyond_any_vocabulary_fits_into_the_i32_of_executors():
     assert SamplingParams(top_k=2**31).top_k == SamplingParams(top_k=10**30).top_k == MAX_TOP_K
+
+
+def test_min_tokens_must_leave_a_token_that_may_be_picked():
+    limits = RequestLimits(max_seq=64, vocab_size=8, eos_ids=(1,))
+    for asked in ({"stop_ids": tuple(range(8))}, {"allowed_ids": (1, 3), "stop_ids": (3,)}, {"allowed_ids": (1,)}):
+        with pytest.raises(RequestError, match="min_tokens"):
+            admit(3, SamplingParams(min_tokens=1, **asked), limits)
+        assert admit(3, SamplingParams(**asked), limits).max_tokens == 61
+    assert admit(3, SamplingParams(min_tokens=1, allowed_ids=(1, 3)), limits).min_tokens == 1

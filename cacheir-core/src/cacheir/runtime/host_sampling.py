@@ -105,7 +105,9 @@ def sample_on_host(
         draw=draw,
         allowed=None if mask is None else allowed_tokens(mask, len(logits)),
     )
-    return (None, f"no token may follow position {position}") if token == NO_TOKEN else (token, None)
+    if token == NO_TOKEN:
+        return None, f"no token may follow position {position}: what the request allows leaves none"
+    return token, None
 
 
 def sample_by_plugin(

@@ -62,9 +62,16 @@ def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -
             raise RequestError(f"{name} names token id {bad}; this model has 0 to {limits.vocab_size - 1}")
     room = limits.max_seq - prompt_tokens
     endings = () if sampling.ignore_eos else limits.eos_ids
+    stop_ids = tuple({*sampling.stop_ids, *endings})
+    if sampling.min_tokens:
+        allowed = range(limits.vocab_size) if sampling.allowed_ids is None else sampling.allowed_ids
+        if set(stop_ids).issuperset(allowed):
+            raise RequestError(
+                "min_tokens bars the tokens that end an answer, and no other may be picked", hint="leave min_tokens out"
+            )
     return replace(
         sampling,
         max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
         seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-        stop_ids=tuple({*sampling.stop_ids, *endings}),
+        stop_ids=stop_ids,
     )

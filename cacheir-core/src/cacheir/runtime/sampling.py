@@ -14,6 +14,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 100
 MAX_REPETITION_PENALTY = 100.0
+MIN_REPETITION_PENALTY = 0.01  # what logits are divided by: far below it they are no longer finite
 MAX_BIASES = 1024
 MAX_TOP_K = 2**31 - 1  # more than any vocabulary; executors count tokens in i32
 
@@ -74,7 +75,7 @@ class SamplingParams:
         if not isinstance(self.ignore_eos, bool):
             raise RequestError(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
         _check_number("typical_p", self.typical_p, 0.0, 1.0, zero=False)
-        _check_number("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, zero=False)
+        _check_number("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)

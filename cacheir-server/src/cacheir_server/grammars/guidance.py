@@ -37,7 +37,10 @@ def json_schema(text: str, tokenizer: Tokenizer, *, vocab_size: int, eos_ids: Se
     check_keywords(schema)
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    grammar = library.LLMatcher.grammar_from_json_schema(schema, overrides=_WHITESPACE)
+    try:
+        grammar = library.LLMatcher.grammar_from_json_schema(schema, overrides=_WHITESPACE)
+    except ValueError as error:  # a number that is wider than 64 bits, for one
+        raise RequestError(f"the JSON schema cannot be enforced: {' '.join(str(error).split())[:100]}") from None
     return _maker(grammar, "JSON schema", tokenizer, vocab_size, eos_ids)
 
 
@@ -97,7 +100,7 @@ class _Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise RequestError(f"the output can be held to its grammar no longer: {self._matcher.get_error()[:300]}")
+            raise RequestError(f"the output can be held to its grammar no longer: {_first_line(self._matcher)}")
 
 
 def _maker(grammar: str, kind: str, tokenizer: Tokenizer, vocab_size: int, eos_ids: Sequence[int]) -> Make:
@@ -110,7 +113,18 @@ def _maker(grammar: str, kind: str, tokenizer: Tokenizer, vocab_size: int, eos_i
     first = library.LLMatcher(known, grammar, log_level=0)
     if first.is_error():
         raise RequestError(f"the {kind} cannot be enforced: {' '.join(first.get_error().split())[:300]}")
+    # The first mask is the dear one, and the copies share what was computed for it: here no other answer waits for it.
+    allowed = first.compute_bitmask()
+    if first.is_error() and "NoExtensionBias" not in first.get_error():
+        raise RequestError(f"the {kind} cannot be enforced: {_first_line(first)}")
+    if first.is_error() or not any(allowed):
+        raise RequestError(f"the {kind} cannot be enforced: there is no text that fits it")
     return lambda: _Matcher(first.deep_copy(), vocab_size)
+
+
+def _first_line(matcher: Any) -> str:
+    """What went wrong, without the parser's state, which is written under it."""
+    return str(matcher.get_error()).split("\n", 1)[0][:300]
 
 
 def _known(tokenizer: Tokenizer, vocab_size: int, eos_ids: Sequence[int]) -> Any:
