@@ -17,7 +17,7 @@ from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.op_cost import KEYS
 from cacheir.schedule.program import Program
 from cacheir_cpu.binding import wanted_weights
-from cacheir_cpu.residents import resident_key
+from cacheir_cpu.residents import is_own_form, resident_key
 
 # Resident bytes of a launch: its records, and its views and calls in the few sizes that stay bound. Measured, as is
 # what BLAS keeps for its threads.
@@ -56,13 +56,20 @@ def most_rows(program: Program, mode: str) -> int:
 def _weight_bytes(
     program: Program, launches: Mapping[tuple[str, str], Sequence[Launch]], kernels: Mapping[str, KernelSpec]
 ) -> int:
-    """f32 copies of every weight as the kernels want it, equal wishes once."""
+    """Every weight as the kernels want it, f32 or a form of their own, equal wishes once."""
     keys: dict[tuple[str, tuple[str, ...]], None] = {}
     for (mode, graph), list_ in launches.items():
         main = graph == program.modules[mode].main.name
         for rows in (1, most_rows(program, mode) if main else program.max_rows):
             keys |= dict.fromkeys(resident_key(*wanted) for wanted in wanted_weights(list_, rows, kernels))
-    return sum(4 * _elements(program, recipe) for layout, recipes in keys if layout for recipe in recipes)
+    return sum(_form_bytes(program, layout, recipes) for layout, recipes in keys if layout)
+
+
+def _form_bytes(program: Program, layout: str, recipes: tuple[str, ...]) -> int:
+    if not is_own_form(layout):
+        return sum(4 * _elements(program, recipe) for recipe in recipes)
+    own: int = resolve(layout).nbytes([program.weights[recipe].type for recipe in recipes])
+    return own
 
 
 def _elements(program: Program, recipe: str) -> int:

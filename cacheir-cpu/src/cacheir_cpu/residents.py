@@ -1,7 +1,9 @@
 """Weights in memory as the chosen kernels want them: dense or stacked; each made once for all modes.
 
 A kernel's layouts are one word for each operand: "" as stored, "dense" float32 as the op defines it, "rows" float32
-[N, K]; "+" joins an operand to the matrix of the one before it, along N.
+[N, K]; "+" joins an operand to the matrix of the one before it, along N. A word with a colon is a reference to the
+kernel's own form: ``make(stored, threads)`` gives what the kernel reads, with ``nbytes``, from the stored weights, and
+``nbytes(types)`` how much that will be.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.formats.quant_array import QuantArray
+from cacheir.plugins.ref import resolve
 from cacheir.reference.bf16 import from_bf16
 from cacheir.runtime.usable_cores import usable_cores
 from cacheir.weights.store import WeightStore
@@ -29,14 +33,15 @@ ALIGNMENT = 64
 class Residents:
     """Layout and recipes -> array. Equal requests share one array."""
 
-    def __init__(self, store: WeightStore) -> None:
+    def __init__(self, store: WeightStore, threads: int = 0) -> None:
         self._store = store
-        self._arrays: dict[tuple[str, tuple[str, ...]], Array | QuantArray] = {}
+        self._threads = threads
+        self._arrays: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._chunk = np.empty(0, np.uint8)
         self._used = 0
 
-    def get(self, layout: str, recipes: Sequence[str]) -> Array | QuantArray:
-        """The weights of ``recipes`` as one array in ``layout``; several only for ``rows``."""
+    def get(self, layout: str, recipes: Sequence[str]) -> Any:
+        """The weights of ``recipes`` in ``layout``, an array but for a kernel's own form; several not for ``dense``."""
         key = resident_key(layout, tuple(recipes))
         if key not in self._arrays:
             self._arrays[key] = self._make(*key)
@@ -45,9 +50,12 @@ class Residents:
     def make_all(self, wanted: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         """Make ``wanted`` (layout, recipes) ahead of the first step, on as many threads as the process may use."""
         keys = dict.fromkeys(resident_key(layout, recipes) for layout, recipes in wanted)
-        fills = [(key, self._place(*key)) for key in keys if key[0] and key not in self._arrays]
+        missing = [key for key in keys if key[0] and key not in self._arrays]
+        fills = [(key, self._place(*key)) for key in missing if not is_own_form(key[0])]
+        own = [key for key in missing if is_own_form(key[0])]
         with ThreadPoolExecutor(usable_cores()) as threads:
             list(threads.map(lambda fill: self._fill(fill[0], fill[1]), fills))
+            self._arrays.update(zip(own, threads.map(lambda key: self._make(*key), own)))
         self._arrays.update(fills)
 
     @property
@@ -60,9 +68,11 @@ class Residents:
         self._arrays.clear()
         self._chunk, self._used = np.empty(0, np.uint8), 0
 
-    def _make(self, layout: str, recipes: tuple[str, ...]) -> Array | QuantArray:
+    def _make(self, layout: str, recipes: tuple[str, ...]) -> Any:
         if layout == "":
             return self._store.get(recipes[0])
+        if is_own_form(layout):
+            return resolve(layout).make([self._store.get(recipe) for recipe in recipes], self._threads)
         out = self._place(layout, recipes)
         self._fill((layout, recipes), out)
         return out
@@ -96,6 +106,11 @@ class Residents:
         array = self._chunk[self._used : self._used + nbytes].view(np.float32).reshape(shape)
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return array
+
+
+def is_own_form(layout: str) -> bool:
+    """Whether ``layout`` refers to a form that the kernel's package makes."""
+    return ":" in layout
 
 
 def resident_key(layout: str, recipes: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
@@ -76,7 +75,7 @@ int default_threads() {
   }
   const int cpus = static_cast<int>(allowed_cpus().size());
   const double limit = cgroup_limit();
-  return limit > 0 ? std::clamp(static_cast<int>(std::ceil(limit)), 1, cpus) : cpus;
+  return limit > 0 ? std::clamp(static_cast<int>(limit), 1, cpus) : cpus;
 }
 
 ThreadPool::ThreadPool(int threads, bool pin)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacheir import settings
 from cacheir.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, RequestError, UsageError
 from cacheir.plugins import KernelSpec
 from cacheir.plugins.installation import Installation, default
@@ -26,6 +27,7 @@ from cacheir.runtime.executor import (
     Step,
     StepOutput,
 )
+from cacheir.runtime.usable_cores import usable_cores
 from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
@@ -91,7 +93,7 @@ class NativeExecutor:
             max_tokens=max(program.max_tokens, program.max_rows),
             max_seq=program.max_seq,
             vocabulary=program.spec.vocab_size,
-            threads=self._options.threads,
+            threads=self._options.threads or settings.count("CACHEIR_THREADS") or usable_cores(),
             pin=bool(self._options.extra.get("pin", False)),
             precise=_is_precise(launches, kernels),
         )

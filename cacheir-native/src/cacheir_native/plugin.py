@@ -32,7 +32,10 @@ def cacheir_register_backends() -> Iterator[BackendSpec]:
 
 @hookimpl
 def cacheir_register_kernels() -> Iterator[KernelSpec]:
-    """A kernel for each op that has an instruction, and one more for each kind of activations of a product."""
+    """A kernel for each op that has an instruction, one more for each kind of activations of a product, and those for
+    the NumPy backend."""
     from cacheir_native.kernel_table import native_kernels
+    from cacheir_native.numpy_table import numpy_kernels
 
     yield from native_kernels()
+    yield from numpy_kernels()

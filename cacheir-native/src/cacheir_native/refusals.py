@@ -22,7 +22,7 @@ Refusal = Callable[[Op], str | None]
 def embedding(op: Op) -> str | None:
     """f32 rows of a table that can be packed."""
     tokens, table = op.operands
-    return _rows(tokens, 1, "i32") or _inputs(op, 0, 1) or _matrix(table) or _rows(op.results[0], 2)
+    return _rows(tokens, 1, "i32") or _inputs(op, 0, 1) or matrix(table) or _rows(op.results[0], 2)
 
 
 def rope_table(op: Op) -> str | None:
@@ -108,7 +108,7 @@ def sample(op: Op) -> str | None:
 
 def linear(op: Op) -> str | None:
     """x [T, in]."""
-    return _rows(op.operands[0], 2) or _matrix(op.operands[1]) or _vectors(op, 2)
+    return _rows(op.operands[0], 2) or matrix(op.operands[1]) or _vectors(op, 2)
 
 
 def head_argmax(op: Op) -> str | None:
@@ -201,7 +201,8 @@ def _rows(value: Value, axes: int, dtype: str = "f32") -> str | None:
     return None
 
 
-def _matrix(value: Value) -> str | None:
+def matrix(value: Value) -> str | None:
+    """Why ``value`` is no weight matrix that can be packed."""
     if value.origin != "weight" or isinstance(value.type, KVType) or len(value.type.shape) != 2:
         return f"{value} is no weight matrix"
     if isinstance(value.type, QuantType):
@@ -213,7 +214,7 @@ def _matrix(value: Value) -> str | None:
 
 
 def _matrices(op: Op, first: int, last: int) -> str | None:
-    return next((why for value in op.operands[first:last] if (why := _matrix(value))), None)
+    return next((why for value in op.operands[first:last] if (why := matrix(value))), None)
 
 
 def _vectors(op: Op, first: int, last: int | None = None) -> str | None:

@@ -12,6 +12,8 @@ from cacheir_native.own_formats import PANELS, as_blocks
 # The file's pages are given back each time so many bytes were packed, so that both copies are never in memory.
 RELEASE_BYTES = 1 << 26
 
+Part = tuple[str, Any, int, int]  # format, C-contiguous array of its bytes, rows, columns
+
 
 class PackedWeights:
     """Handles by use: equal uses are one weight."""
@@ -49,34 +51,43 @@ class PackedWeights:
             handle = self._runner.add_weight(matrices, kind=use.kind)
         return handle
 
-    def _matrix(self, recipe: str) -> tuple[str, Any, int, int]:
-        """(format, C-contiguous array of its bytes, rows, columns)."""
-        import numpy as np
-
-        from cacheir.formats.quant_array import QuantArray
-
+    def _matrix(self, recipe: str) -> Part:
         stored = self._store.get(recipe)
-        rows, columns = stored.shape
-        if isinstance(stored, QuantArray) and stored.format.name in PANELS:
-            blocks = as_blocks(stored)
-            return self._wide(recipe) if blocks is None else (*blocks, rows, columns)
-        if isinstance(stored, QuantArray):
-            return stored.format.name, np.ascontiguousarray(stored.blocks), rows, columns
-        names = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
-        name = names.get(stored.dtype.name)
-        if name is None:
-            raise BackendError(f"the native backend cannot pack {recipe}: its elements are {stored.dtype}")
-        return name, np.ascontiguousarray(stored), rows, columns
+        part = stored_part(stored)
+        if part is None:
+            elements = getattr(stored, "dtype", "of an unknown format")
+            raise BackendError(f"the native backend cannot pack {recipe}: its elements are {elements}")
+        return part
 
-    def _wide(self, recipe: str) -> tuple[str, Any, int, int]:
-        """As ``_matrix``, unpacked to f32."""
-        import numpy as np
+    def _wide(self, recipe: str) -> Part:
+        return wide_part(self._store.get(recipe))
 
-        from cacheir.formats.quant_array import QuantArray
 
-        stored = self._store.get(recipe)
-        values = stored.dense() if isinstance(stored, QuantArray) else np.ascontiguousarray(stored, np.float32)
-        return "f32", values, *stored.shape
+def stored_part(stored: Any) -> Part | None:
+    """(format, C-contiguous array of its bytes, rows, columns) of a weight matrix; None for elements without panels."""
+    import numpy as np
+
+    from cacheir.formats.quant_array import QuantArray
+
+    rows, columns = stored.shape
+    if isinstance(stored, QuantArray) and stored.format.name in PANELS:
+        blocks = as_blocks(stored)
+        return wide_part(stored) if blocks is None else (*blocks, rows, columns)
+    if isinstance(stored, QuantArray):
+        return stored.format.name, np.ascontiguousarray(stored.blocks), rows, columns
+    names = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
+    name = names.get(stored.dtype.name)
+    return None if name is None else (name, np.ascontiguousarray(stored), rows, columns)
+
+
+def wide_part(stored: Any) -> Part:
+    """As ``stored_part``, unpacked to f32."""
+    import numpy as np
+
+    from cacheir.formats.quant_array import QuantArray
+
+    values = stored.dense() if isinstance(stored, QuantArray) else np.ascontiguousarray(stored, np.float32)
+    return "f32", values, *stored.shape
 
 
 def _dense(stored: Any) -> Any:

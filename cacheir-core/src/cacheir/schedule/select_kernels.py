@@ -108,6 +108,8 @@ def refusal_of(kernel: KernelSpec, op: Op, rules: SelectionRules) -> str:
         return ""
     try:
         reason = resolve(kernel.refuses)(op)
+    except UsageError:  # what the user asked of the kernel cannot be
+        raise
     except Exception as error:
         raise PluginError(f"kernel {kernel.name!r}: refuses() raised {type(error).__name__}: {error}") from error
     return reason or ""
