@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import json
+import os
+import signal
 import threading
 import time
 
+import pytest
+import uvicorn
+
 from cacheir.testing.fake_model import FakeExecutor
+from cacheir_server.run_server import _listen, _serve
 
 
 def test_a_stalled_executor_shows_and_an_idle_one_does_not(make):
@@ -43,3 +52,58 @@ def test_a_draining_server_refuses_and_finishes(make):
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "shutting_down"
     assert bench.client.get("/ready").status_code == 503
     assert bench.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_what_outlives_the_drain_is_told_so(make, capfd, signals):
+    executor = FakeExecutor(run_ahead=False, script=lambda history: 98)
+    slow = threading.Event()  # never set: every row takes a moment
+    executor.fault = lambda step, row: "set" if slow.wait(0.005) else None
+    bench = make(executor, settings={"drain_s": 0.2 if signals == 1 else 20}, max_seq=4096, kv_tokens=9000)
+    listener = _listen("127.0.0.1", 0)
+    port, told = listener.getsockname()[1], {}
+
+    def ask(streamed: bool) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20 if signals == 1 else 1)
+        body = {"model": "fake", "prompt": "a", "max_tokens": 4000, "stream": streamed, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        try:
+            with connection.getresponse() as answer:
+                told[streamed] = (answer.status, answer.read().decode())
+        except (http.client.HTTPException, OSError):
+            told[streamed] = (0, "broken off")
+        connection.close()
+
+    def interrupt() -> None:
+        askers = [threading.Thread(target=ask, args=(streamed,)) for streamed in (True, False)]
+        for asker in askers:
+            asker.start()
+        deadline = time.monotonic() + 10
+        while len(bench.engine.state.running) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)
+        for asker in askers:
+            asker.join(20)
+
+    config = uvicorn.Config(bench.app, log_level="warning", timeout_graceful_shutdown=5)
+    interrupter = threading.Thread(target=interrupt)
+
+    async def serve() -> None:
+        interrupter.start()
+        await _serve(uvicorn.Server(config), bench.service, listener)
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    try:
+        asyncio.run(serve())
+    finally:
+        interrupter.join(20)
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+    if signals == 1:
+        status, text = told[False]
+        assert status == 503 and json.loads(text)["error"]["code"] == "cancelled"
+        assert told[True][0] == 200 and '"code":"cancelled"' in told[True][1] and told[True][1].endswith("[DONE]\n\n")
+        assert "Traceback" not in capfd.readouterr().err
+    assert bench.engine.state.counters.requests["cancelled"] == 2 and not bench.service.thread.alive

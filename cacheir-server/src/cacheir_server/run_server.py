@@ -17,6 +17,7 @@ from cacheir_server.service import Service
 # Header bytes and idle time of a connection; a client that sends a header byte by byte is cut off.
 _MAX_HEADER_BYTES = 64 << 10
 _KEEP_ALIVE_S = 15
+_BACKLOG = 2048
 
 
 def run_server(app: FastAPI, service: Service, host: str, port: int) -> None:
@@ -47,7 +48,11 @@ async def _serve(server: uvicorn.Server, service: Service, listener: socket.sock
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         print("draining: answers under way come to their ends", file=sys.stderr)
-        await asyncio.to_thread(service.thread.drain, service.settings.drain_s)
+        draining = asyncio.ensure_future(asyncio.to_thread(service.thread.drain, service.settings.drain_s))
+        await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():  # a second signal: nothing is waited for, and the drain ends with the engine
+            await asyncio.to_thread(service.thread.close)
+        await draining
         server.should_exit = True
     stopped.cancel()
     await serving
@@ -65,6 +70,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(_BACKLOG)  # before the address is told: who reads it may come at once
     except OSError as error:
         listener.close()
         raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}", hint="choose another --port") from None

@@ -89,13 +89,21 @@ class EngineThread:
             self._wake.notify()
 
     def drain(self, timeout_s: float) -> bool:
-        """Takes no more jobs and waits until those that are there have ended; False where the time was too short."""
+        """Takes no more jobs and waits until those that are there have ended.
+
+        False where the time was too short, or the thread ended: what is left ends with ``cancelled`` before the next step.
+        """
         self._draining = True
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.alive:
-            if self.call(lambda engine: engine.idle):
-                return True
+            try:
+                if self.call(lambda engine: engine.idle):
+                    return True
+            except UsageError:  # closed meanwhile, which cancels what is left
+                return False
             time.sleep(_POLL_SECONDS)
+        if self.alive and not self._closing:
+            self.leave(lambda engine: engine.close())
         return False
 
     def close(self) -> None:
