@@ -91,7 +91,7 @@ class EngineThread:
     def drain(self, timeout_s: float) -> bool:
         """Takes no more jobs and waits until those that are there have ended.
 
-        False where the time was too short, or the thread ended: what is left ends with ``cancelled`` before the next step.
+        False where the time was too short, or the thread ended; then what is left ends with ``cancelled``.
         """
         self._draining = True
         deadline = time.monotonic() + timeout_s
