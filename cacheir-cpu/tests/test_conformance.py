@@ -42,6 +42,10 @@ class TestBatchInvariantBackend(BackendTests):
         with self.open() as opened:
             assert opened.executor.capabilities().determinism == "bit"
 
+    @pytest.mark.slow
+    def test_the_engine_changes_nothing_for_long(self, decoder: str) -> None:
+        assert self.check_traces(decoder, 300) > 10_000
+
 
 class TestKernels(KernelTests):
     plugin = "cacheir_cpu.plugin"

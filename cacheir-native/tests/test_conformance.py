@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import pytest
+
 from cacheir.testing import BackendTests, PluginTests
 
 
@@ -21,6 +23,10 @@ class TestPreciseBackend(BackendTests):
     def test_it_states_bit(self) -> None:
         with self.open() as opened:
             assert opened.executor.capabilities().determinism == "bit"
+
+    @pytest.mark.slow
+    def test_the_engine_changes_nothing_for_long(self, decoder: str) -> None:
+        assert self.check_traces(decoder, 300) > 10_000
 
 
 class TestRoundedBackend(TestPreciseBackend):

@@ -15,6 +15,7 @@ import numpy as np
 from cacheir.errors import BackendError, CacheIRError, UsageError
 from cacheir.runtime.executor import WANTS, Step
 from cacheir.testing.backend_numbers import IDS, BackendNumbers
+from cacheir.testing.backend_traces import BackendTraces
 from cacheir.testing.tiny_programs import TinyProgram
 
 # How far logits may move by the storage of keys and values, beside the largest logit.
@@ -23,13 +24,13 @@ _COARSEST = 0.3  # a storage format that is not listed: 8 bits of floating point
 _DENSE = "interleaved-biased"  # its embedding is no head as well, and not quantised
 
 
-class BackendTests(BackendNumbers):
+class BackendTests(BackendNumbers, BackendTraces):
     """What holds for every backend.
 
     ``options`` are fields of ``CompileOptions`` and ``executor_options`` of ``ExecutorOptions``; ``page_tokens`` is a
     page size that the backend takes. ``tolerance`` is how far logits may be from their meaning, relative to the
     largest: what the kernels round. A backend that says ``bit`` is held to equal bits, one that says ``tolerance`` to
-    ``tolerance``.
+    ``tolerance``. ``traces`` is how many runs of the engine each tiny decoder gets.
     """
 
     def test_capabilities(self) -> None:
