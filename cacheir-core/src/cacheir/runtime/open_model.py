@@ -37,7 +37,8 @@ class OpenModel:
     """One loaded model. ``limits.max_seq`` is what a sequence can really have, which the KV pool may limit.
 
     ``on_done`` is told the statistics of each answer that ends. ``make_sampler`` makes the sampler that
-    an answer's parameters name.
+    an answer's parameters name. ``identity`` gives the program's key and the hash of its weights' content, by which a
+    saved session is known; reading the weights may take a while.
     """
 
     program: Program
@@ -49,6 +50,7 @@ class OpenModel:
     kv_groups: tuple[KVType, ...]  # the program's, with the storage format in force
     on_done: Callable[[GenerationStats], None] = lambda stats: None
     make_sampler: Callable[[SamplingParams], HostSampler | None] = lambda params: None
+    identity: Callable[[], tuple[str, str]] = lambda: ("", "")
 
     @property
     def generation(self) -> GenerationDefaults:
@@ -67,6 +69,7 @@ def open_model(
     kv_dtype: str = "",
     on_done: Callable[[GenerationStats], None] = lambda stats: None,
     make_sampler: Callable[[SamplingParams], HostSampler | None] = lambda params: None,
+    identity: Callable[[], tuple[str, str]] = lambda: ("", ""),
 ) -> OpenModel:
     """Opens the pools of ``executor``, which has loaded ``program``, and joins the parts.
 
@@ -108,6 +111,7 @@ def open_model(
         encoder=PromptEncoder(known, program.generation),
         on_done=on_done,
         make_sampler=make_sampler,
+        identity=identity,
         kv_groups=tuple(replace(kind, dtype=kv_dtype or kind.dtype) for kind in program.groups),
         limits=RequestLimits(
             max_seq=min(program.max_seq, kv.capacity_tokens) if program.groups else program.max_seq,

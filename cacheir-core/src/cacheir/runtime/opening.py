@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +75,20 @@ def open_anything(
             kv_dtype=executor_options.kv_dtype,
             on_done=lambda stats: installation.observe("cacheir_request_done", stats=stats),
             make_sampler=lambda params: open_sampler(params, installation),
+            identity=cache(lambda: _identity(artifact)),
         )
     except BaseException:
         executor.close()
         raise
     return Opened(model=opened, artifact=artifact, backend_choice=choice)
+
+
+def _identity(artifact: Artifact) -> tuple[str, str]:
+    weights = artifact.open_weights()
+    try:
+        return artifact.lock.program_key, weights.content_hash()
+    finally:
+        weights.close()
 
 
 def load_tokenizer(artifact: Artifact, installation: Installation) -> Tokenizer | None:

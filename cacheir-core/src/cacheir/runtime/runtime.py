@@ -141,6 +141,16 @@ class Runtime:
         """A new session without tokens; close it when it is done."""
         return Session(self._model, TokenSequence(tables=self._model.runner.kv.empty()))
 
+    def restore(self, path: str | Path) -> Session:
+        """The session that ``Session.save`` wrote, for the same program, weights, backend, page size and KV format.
+
+        Nothing is computed again, and the answer goes on bit for bit as it would have. ``ArtifactDamagedError`` for a
+        file that is not whole or no session, ``UsageError`` for one of another model.
+        """
+        from cacheir.runtime.session_file import restore_session
+
+        return Session(self._model, restore_session(self._model, Path(checked_place("path", path))))
+
     def encode(self, text: str) -> list[int]:
         """The ids of a prompt, the token that begins a text included where the model wants one."""
         return self._model.encoder.text_ids(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,16 @@ class Session:
         length = len(self._sequence.ids) if at is None else at
         self._check_position(length)
         return Session(self._model, self._model.runner.fork(self._sequence, length))
+
+    def save(self, path: str | Path) -> None:
+        """Writes tokens, keys and values to ``path``, whole or not at all; ``Runtime.restore`` reads them.
+
+        The file holds the conversation: treat it as such. ``UsageError`` where the pages' format has scales of its own.
+        """
+        from cacheir.runtime.session_file import save_session
+
+        self._check_idle()
+        save_session(self._model, self._sequence, Path(path))
 
     def close(self) -> None:
         """Gives all pages back. Closing twice is allowed; using a closed session is a ``UsageError``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from cacheir.errors import ArtifactError, UsageError
@@ -15,22 +16,33 @@ def write_file(path: Path, data: bytes) -> None:
     A device or a pipe that is there already is written to and stays what it is. Raises ArtifactError with the system's
     reason (no space left, not permitted); nothing is left behind then.
     """
+    write_stream(path, (data,))
+
+
+def write_stream(path: Path, parts: Iterable[bytes]) -> None:
+    """``write_file`` of what ``parts`` give one after another; what they raise leaves nothing behind either."""
     if not path.name:
         raise UsageError(f"{str(path)!r} is no name of a file to write")
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(data)  # a rename would put a file in the place of /dev/null
+            _write(path, parts)  # a rename would put a file in the place of /dev/null
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            partial.write_bytes(data)
+            _write(partial, parts)
             os.replace(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def write_error(path: Path, error: OSError) -> ArtifactError:
