@@ -78,10 +78,6 @@ class Code:
         """Whether nothing of it needs the host."""
         return all(isinstance(step, Instruction) for step in self.steps)
 
-    def readers(self, buffer: Buffer) -> list[Instruction | HostCall]:
-        """The steps that read ``buffer``."""
-        return [step for step in self.steps if buffer in reads_of(step)]
-
 
 def reads_of(step: Instruction | HostCall) -> list[Buffer]:
     """The buffers that ``step`` reads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheir_native.code import Buffer, Code, HostCall, Instruction
+from cacheir_native.code import Buffer, Code, HostCall, Instruction, reads_of, writes_of
 
 _PRODUCTS = ("linear", "qkv", "swiglu", "head_argmax")
 
@@ -10,21 +10,49 @@ _PRODUCTS = ("linear", "qkv", "swiglu", "head_argmax")
 def join(code: Code) -> None:
     """Change ``code`` in place until nothing can be joined; values that it yields stay."""
     for rule in (_append_in_qkv, _residual_in_linear, _norm_in_product):
+        ends = _Ends(code)
         for step in list(code.steps):
-            if isinstance(step, Instruction) and step in code.steps:
-                rule(code, step)
+            if isinstance(step, Instruction) and step not in ends.gone:
+                rule(code, ends, step)
 
 
-def _append_in_qkv(code: Code, append: Instruction) -> None:
+class _Ends:
+    """Who makes each buffer and who reads it, as one rule finds them: a rule looks at no buffer that it has moved."""
+
+    def __init__(self, code: Code) -> None:
+        self.gone: set[Instruction] = set()  # joined into others
+        self._outputs = set(code.outputs.values())
+        self._makers: dict[Buffer, Instruction] = {}
+        self._readers: dict[Buffer, list[Instruction | HostCall]] = {}
+        for step in code.steps:
+            if isinstance(step, Instruction):
+                self._makers |= dict.fromkeys(writes_of(step), step)
+            for buffer in dict.fromkeys(reads_of(step)):
+                self._readers.setdefault(buffer, []).append(step)
+
+    def maker(self, buffer: Buffer) -> Instruction | None:
+        """The instruction that fills ``buffer``."""
+        return self._makers.get(buffer)
+
+    def readers(self, buffer: Buffer) -> list[Instruction | HostCall]:
+        """The steps that read ``buffer``."""
+        return self._readers.get(buffer, [])
+
+    def only_reader(self, buffer: Buffer, reader: Instruction) -> bool:
+        """Whether ``buffer`` goes nowhere else."""
+        return buffer not in self._outputs and self.readers(buffer) == [reader]
+
+
+def _append_in_qkv(code: Code, ends: _Ends, append: Instruction) -> None:
     """``qkv`` whose keys and values go nowhere but to the pool puts them there itself."""
     if append.opcode != "kv_append":
         return
-    maker = _maker(code, append.reads["k"])
+    maker = ends.maker(append.reads["k"])
     if maker is None or maker.opcode != "qkv" or "group" in maker.numbers:
         return
     if maker.writes["k"] is not append.reads["k"] or maker.writes["v"] is not append.reads["v"]:
         return
-    if not all(_only_reader(code, append.reads[name], append) for name in ("k", "v")):
+    if not all(ends.only_reader(append.reads[name], append) for name in ("k", "v")):
         return
     between = code.steps[code.steps.index(maker) + 1 : code.steps.index(append)]
     if any(isinstance(step, HostCall) or step.numbers.get("group") == append.numbers["group"] for step in between):
@@ -37,18 +65,19 @@ def _append_in_qkv(code: Code, append: Instruction) -> None:
     del maker.writes["k"], maker.writes["v"]
     maker.launches += append.launches
     code.steps.remove(append)
+    ends.gone.add(append)
 
 
-def _residual_in_linear(code: Code, step: Instruction) -> None:
+def _residual_in_linear(code: Code, ends: _Ends, step: Instruction) -> None:
     """x + linear(y), and the norm of it where there is one: the product adds x as it stores."""
     if step.opcode not in ("add", "add_rms_norm"):
         return
     total = "out" if step.opcode == "add" else "sum"
     for product, other in (("x", "residual"), ("residual", "x")):
-        linear = _maker(code, step.reads[product])
+        linear = ends.maker(step.reads[product])
         if linear is None or linear.opcode != "linear" or "residual" in linear.reads:
             continue
-        if not _only_reader(code, step.reads[product], step) or step.reads[other] is step.reads[product]:
+        if not ends.only_reader(step.reads[product], step) or step.reads[other] is step.reads[product]:
             continue
         if linear.numbers.get("head_rows", 0) != step.numbers.get("head_rows", 0):
             continue
@@ -73,11 +102,11 @@ def _residual_in_linear(code: Code, step: Instruction) -> None:
         return
 
 
-def _norm_in_product(code: Code, norm: Instruction) -> None:
+def _norm_in_product(code: Code, ends: _Ends, norm: Instruction) -> None:
     """A norm that one product alone reads is done while the product packs its rows."""
     if norm.opcode != "rms_norm" or norm.writes["out"] in code.outputs.values():
         return
-    readers = code.readers(norm.writes["out"])
+    readers = ends.readers(norm.writes["out"])
     if len(readers) != 1 or not isinstance(readers[0], Instruction):
         return
     product = readers[0]
@@ -92,14 +121,4 @@ def _norm_in_product(code: Code, norm: Instruction) -> None:
     product.numbers["eps"] = norm.numbers["eps"]
     product.launches = norm.launches + product.launches
     code.steps.remove(norm)
-
-
-def _maker(code: Code, buffer: Buffer) -> Instruction | None:
-    for step in code.steps:
-        if isinstance(step, Instruction) and any(made is buffer for made in step.writes.values()):
-            return step
-    return None
-
-
-def _only_reader(code: Code, buffer: Buffer, reader: Instruction) -> bool:
-    return buffer not in code.outputs.values() and code.readers(buffer) == [reader]
+    ends.gone.add(norm)
