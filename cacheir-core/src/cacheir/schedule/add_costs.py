@@ -39,10 +39,15 @@ def add_costs(
     return found
 
 
-def kernel_cost(kernel: KernelSpec | None, op: Op, sizes: Mapping[str, int], model: CostModel) -> Cost:
-    """What ``kernel`` (None: the op's meaning) moves and computes for ``op``, by its own ``cost`` where it has one."""
+def kernel_cost(
+    kernel: KernelSpec | None, op: Op, sizes: Mapping[str, int], model: CostModel, operations: int | None = None
+) -> Cost:
+    """What ``kernel`` (None: the op's meaning) moves and computes for ``op``, by its own ``cost`` where it has one.
+
+    ``operations`` are the op's own for these sizes, where they are known already.
+    """
     if kernel is None or kernel.cost is None:
-        return model.cost(op, sizes, weight_bytes=kernel.weight_bytes if kernel else 0)
+        return model.cost(op, sizes, weight_bytes=kernel.weight_bytes if kernel else 0, operations=operations)
     try:
         moved, operations = resolve(kernel.cost)(op, sizes)
         return Cost(bytes=int(moved), operations=int(operations))
@@ -79,21 +84,27 @@ def recorded_keys(module: Module) -> int:
 
 
 def _priced(choice: Choice, op: Op, sizes: Mapping[str, int], rows: int, model: CostModel, kernels: Kernels) -> Choice:
-    cost = kernel_cost(kernels.get(choice.kernel), op, sizes, model)
+    operations = model.operations(op, sizes)
+    cost = kernel_cost(kernels.get(choice.kernel), op, sizes, model, operations)
     return replace(
         choice,
         at_rows=rows,
         bytes=cost.bytes,
         operations=cost.operations,
-        candidates=_priced_candidates(choice.candidates, op, sizes, model, kernels),
+        candidates=_priced_candidates(choice.candidates, op, sizes, model, kernels, operations),
     )
 
 
 def _priced_candidates(
-    candidates: Sequence[Candidate], op: Op, sizes: Mapping[str, int], model: CostModel, kernels: Kernels
+    candidates: Sequence[Candidate],
+    op: Op,
+    sizes: Mapping[str, int],
+    model: CostModel,
+    kernels: Kernels,
+    operations: int,
 ) -> tuple[Candidate, ...]:
     priced = []
     for candidate in candidates:
-        cost = kernel_cost(kernels.get(candidate.kernel), op, sizes, model)
+        cost = kernel_cost(kernels.get(candidate.kernel), op, sizes, model, operations)
         priced.append(replace(candidate, bytes=cost.bytes, operations=cost.operations))
     return tuple(priced)

@@ -48,13 +48,18 @@ class CostModel:
 
     ops: Mapping[str, OpDef]
     formats: Mapping[str, QuantFormatSpec] = field(default_factory=dict)
+    # Decompositions by the op's identity; the op is held, so that its identity stays its own.
+    _decomposed: dict[int, tuple[Op, Graph]] = field(default_factory=dict, compare=False, repr=False)
 
-    def cost(self, op: Op, sizes: Mapping[str, int], *, weight_bytes: int = 0) -> Cost:
+    def cost(self, op: Op, sizes: Mapping[str, int], *, weight_bytes: int = 0, operations: int | None = None) -> Cost:
         """The cost of ``op``; ``sizes`` has a value for each name in its types, and ``S``, the keys of a row.
 
         ``weight_bytes`` are those of an element of its weights as its kernel reads them, 0 for as they are stored.
+        ``operations`` are those of the op for these sizes, where they are known already.
         """
-        return Cost(bytes=self._bytes(op, sizes, weight_bytes), operations=self.operations(op, sizes))
+        if operations is None:
+            operations = self.operations(op, sizes)
+        return Cost(bytes=self._bytes(op, sizes, weight_bytes), operations=operations)
 
     def operations(self, op: Op, sizes: Mapping[str, int]) -> int:
         """Arithmetic operations of ``op``, which is no call."""
@@ -62,9 +67,11 @@ class CostModel:
             return _attention_operations(op, sizes)
         definition = self.ops.get(op.name)
         if definition is not None and definition.decompose is not None:
-            inner: Graph = resolve(definition.decompose)(op)
+            known = self._decomposed.get(id(op))
+            if known is None:
+                known = self._decomposed[id(op)] = (op, resolve(definition.decompose)(op))
             bound = _Sizes(sizes)
-            return sum(self.operations(part, bound) for part in inner.ops)
+            return sum(self.operations(part, bound) for part in known[1].ops)
         if op.name in _MOVES:
             return 0
         if op.name == "matmul":

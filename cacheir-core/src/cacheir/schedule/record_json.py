@@ -16,6 +16,8 @@ R = TypeVar("R")
 
 _WIDTH = 120
 _ONE_LINE_KEYS = frozenset({"call_bases"})
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_LONG = 1000  # a longer list of scalars is a vocabulary, which nobody reads line by line
 
 
 def to_json(value: Any) -> Any:
@@ -25,6 +27,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
+        if _SCALARS.issuperset(map(type, value)):
+            return list(value)
         return [to_json(item) for item in value]
     return value
 
@@ -33,7 +37,8 @@ def json_bytes(value: Any) -> bytes:
     """The one spelling of a JSON value in an artifact: keys sorted, two spaces, UTF-8, a line end at the end.
 
     What fits into a line stands in one. So do a call in a schedule and the bases of all calls in a plan, however long:
-    with that a model of more layers has one line more a layer, and a diff of two plans shows what differs.
+    with that a model of more layers has one line more a layer, and a diff of two plans shows what differs. So does a
+    list of more than a thousand scalars.
     """
     text = _spelt(value, "")
     # A lone surrogate has no UTF-8; its escape, which this spells, is JSON.
@@ -44,6 +49,8 @@ def _spelt(value: Any, indent: str, key: str = "") -> str:
     if not isinstance(value, (dict, list, tuple)) or not value:
         return _on_one_line(value)
     if key in _ONE_LINE_KEYS or (isinstance(value, dict) and value.get("op_name") == "call"):
+        return _on_one_line(value)
+    if len(value) > _LONG and not isinstance(value, dict) and _SCALARS.issuperset(map(type, value)):
         return _on_one_line(value)
     inner = indent + "  "
     if isinstance(value, dict):
