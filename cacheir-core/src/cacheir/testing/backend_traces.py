@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ class RecordingStage:
     def __init__(self) -> None:
         self.logits: list[F32] = []
 
-    def process(self, ids: tuple[int, ...], logits: F32) -> F32:
+    def process(self, ids: Sequence[int], logits: F32) -> F32:
         """The logits as they came."""
         self.logits.append(logits.copy())
         return logits
