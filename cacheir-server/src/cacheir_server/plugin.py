@@ -1,10 +1,10 @@
-"""What cacheir-server adds to CacheIR: the command ``serve``."""
+"""What cacheir-server adds to CacheIR: the command ``serve``, grammars, tool formats and the suite ``serve``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cacheir.plugins import CommandSpec, GrammarSpec, PluginInfo, ToolParserSpec, hookimpl
+from cacheir.plugins import BenchmarkSpec, CommandSpec, GrammarSpec, PluginInfo, ToolParserSpec, hookimpl
 
 
 @hookimpl
@@ -53,3 +53,13 @@ def cacheir_register_tool_parsers() -> Iterator[ToolParserSpec]:
     """The families' formats of tool calls."""
     for name, summary in _TOOL_PARSERS:
         yield ToolParserSpec(name=name, summary=summary, factory=f"cacheir_server.tools.formats:{name}")
+
+
+@hookimpl
+def cacheir_register_benchmarks() -> Iterator[BenchmarkSpec]:
+    """Load on a server."""
+    yield BenchmarkSpec(
+        name="serve",
+        summary="Open-loop load with Poisson arrivals on any server that speaks OpenAI's API.",
+        run="cacheir_server.bench.suite:run",
+    )
