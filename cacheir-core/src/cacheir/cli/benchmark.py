@@ -22,6 +22,7 @@ app = typer.Typer(help="Time prefill and decode.", add_completion=False, rich_ma
 
 _MODEL = typer.Argument(None, help="An artifact, a model folder or file, or a named model. Needed without --suite.")
 _OUTPUT = typer.Option(None, "--output", "-o", help="Write the report to this file as well.")
+_SETTINGS = typer.Option([], "--set", help="With --suite: NAME=VALUE, an option of the suite; may be repeated.")
 
 
 @app.command()
@@ -46,6 +47,8 @@ def benchmark(
     suite: str = typer.Option(
         "", help="Run a plugin's suite instead; `cacheir plugins list --kind benchmarks` lists them."
     ),
+    url: str = typer.Option("", help="With --suite: the server that is loaded."),
+    settings: list[str] = _SETTINGS,
     output: Path = _OUTPUT,
     as_json: bool = typer.Option(False, "--json", help="Print the JSON alone, without the summary on standard error."),
 ) -> None:
@@ -56,6 +59,7 @@ def benchmark(
     """
     if suite:
         options = {"model": model, "backend": backend, "repeats": repeats, "warmup": warmup, "progress": say}
+        options |= {"url": url, "set": _pairs(settings)}
         _emit(resolve(default().benchmarks[suite].run)(options), output)
         return
     if model is None:
@@ -105,6 +109,13 @@ def benchmark(
     if not as_json:
         for line in lines(report):
             say(line)
+
+
+def _pairs(settings: list[str]) -> dict[str, str]:
+    for setting in settings:
+        if "=" not in setting:
+            raise UsageError(f"--set {setting} has no value", hint="--set NAME=VALUE")
+    return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 
 def _emit(report: Any, output: Path | None) -> None:
