@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cacheir.plugins.compiler_records import ExporterSpec
 from cacheir.plugins.markers import hookimpl
-from cacheir.plugins.surface_records import CheckSpec, CommandSpec, PluginInfo
+from cacheir.plugins.surface_records import CheckSpec, CommandSpec, PeerSpec, PluginInfo
 
 if TYPE_CHECKING:
     from cacheir.ir.opdef import OpDef
@@ -141,3 +141,16 @@ def cacheir_register_checks() -> Iterator[CheckSpec]:
     """What must hold between the plugins that are installed."""
     yield CheckSpec(name="pass-order", run="cacheir.cli.plugin_checks:pass_order")
     yield CheckSpec(name="kernel-ops", run="cacheir.cli.plugin_checks:kernel_ops")
+    yield CheckSpec(name="peers", run="cacheir.bench.against.peers:installed_peers")
+
+
+@hookimpl
+def cacheir_register_peers() -> Iterator[PeerSpec]:
+    """Engines that ``cacheir benchmark --against`` runs beside ours; none needs to be installed."""
+    for name, summary, word in (
+        ("llama.cpp", "llama.cpp, through llama-cpp-python; reads GGUF.", "llama_cpp"),
+        ("openvino", "OpenVINO GenAI on the CPU; reads GGUF itself.", "openvino"),
+        ("onnxruntime-genai", "ONNX Runtime GenAI, on a folder of its model builder.", "onnxruntime_genai"),
+    ):
+        where = "cacheir.bench.against.peers"
+        yield PeerSpec(name=name, summary=summary, probe=f"{where}:why_no_{word}", run=f"{where}:{word}")

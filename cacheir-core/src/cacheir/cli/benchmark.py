@@ -8,11 +8,13 @@ from typing import Any
 
 import typer
 
+from cacheir.bench.against.tables import markdown
 from cacheir.bench.environment import environment, peak_memory_bytes
 from cacheir.bench.generation import measure
 from cacheir.bench.report import FORMAT, generation_report, lines, start_up_report, write_report
 from cacheir.bench.start_up import measure_start_up
 from cacheir.cli import model_options
+from cacheir.cli.against import run_against
 from cacheir.cli.output import print_json, say
 from cacheir.errors import UsageError
 from cacheir.plugins.installation import default
@@ -23,6 +25,13 @@ app = typer.Typer(help="Time prefill and decode.", add_completion=False, rich_ma
 _MODEL = typer.Argument(None, help="An artifact, a model folder or file, or a named model. Needed without --suite.")
 _OUTPUT = typer.Option(None, "--output", "-o", help="Write the report to this file as well.")
 _SETTINGS = typer.Option([], "--set", help="With --suite: NAME=VALUE, an option of the suite; may be repeated.")
+
+_AGAINST = typer.Option([], "--against", help="Run this peer and ours alternately instead; may be repeated.")
+_CELLS = typer.Option([], "--cell", help="With --against: only this cell; may be repeated.")
+_PEER_PYTHON = typer.Option(
+    [], "--peer-python", help="PEER=PATH: the Python of the environment that a peer is installed in."
+)
+_PEER_MODEL = typer.Option([], "--peer-model", help="PEER=PATH: what a peer opens where it cannot read MODEL.")
 
 
 @app.command()
@@ -49,6 +58,14 @@ def benchmark(
     ),
     url: str = typer.Option("", help="With --suite: the server that is loaded."),
     settings: list[str] = _SETTINGS,
+    against: list[str] = _AGAINST,
+    cells: list[str] = _CELLS,
+    samples: int = typer.Option(7, min=1, help="With --against: rounds of a cell, a sample of each engine in each."),
+    screen: int = typer.Option(
+        2, min=1, help="With --against: samples of each setting of a peer, to find its best one for a cell."
+    ),
+    peer_python: list[str] = _PEER_PYTHON,
+    peer_model: list[str] = _PEER_MODEL,
     output: Path = _OUTPUT,
     as_json: bool = typer.Option(False, "--json", help="Print the JSON alone, without the summary on standard error."),
 ) -> None:
@@ -64,6 +81,24 @@ def benchmark(
         return
     if model is None:
         raise UsageError("there is no model to measure", hint="cacheir benchmark MODEL, or --suite NAME")
+    if against:
+        compared = run_against(
+            model,
+            against,
+            cells=cells,
+            samples=samples,
+            screen=screen,
+            backend=backend,
+            threads=threads,
+            precise=precise,
+            pythons=peer_python,
+            models=peer_model,
+            output=output,
+        )
+        print_json(compared)
+        if not as_json:
+            say(markdown(compared))
+        return
     report: dict[str, Any] = {"format": FORMAT}
     with model_options.open_runtime(
         model,

@@ -99,7 +99,12 @@ class BenchmarkSpec:
 
 @record(level=PROVISIONAL)
 class PeerSpec:
-    """A system to compare with (vLLM, llama.cpp). ``probe()`` is as a backend's; ``run(options)`` as a benchmark's."""
+    """A system to compare with (vLLM, llama.cpp). ``probe()`` is as a backend's.
+
+    ``run(options)`` gives a list of mappings, one for each setting in which it is to be timed: ``setting`` (its name),
+    ``command`` (words of a process that answers as docs/benchmarks.md says) and ``environment``. ``options`` has
+    ``model`` (a path), ``threads``, ``python`` ("" for this one's).
+    """
 
     name: str
     summary: str

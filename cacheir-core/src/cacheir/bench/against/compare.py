@@ -1,0 +1,96 @@
+"""Compares engines on one model file: opens each in its own process, runs the cells, and makes the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cacheir.bench.against.cells import Cell
+from cacheir.bench.against.child import Child
+from cacheir.bench.against.contestants import Contestant, memory_probe
+from cacheir.bench.against.rounds import CellRun, run_cell
+from cacheir.bench.against.tables import summaries
+from cacheir.bench.environment import environment
+from cacheir.errors import BackendError
+
+FORMAT = 1
+
+Progress = Callable[[str], None]
+
+
+def compare(
+    ours: Contestant,
+    peers: Sequence[Contestant],
+    missing: Mapping[str, str],
+    cells: Sequence[Cell],
+    *,
+    model: Path,
+    threads: int,
+    samples: int,
+    screen: int,
+    progress: Progress = lambda text: None,
+    done: Callable[[Mapping[str, Any]], None] = lambda report: None,
+) -> dict[str, Any]:
+    """The report as JSON values; ``done`` is told it after each cell, so that what was measured can be kept.
+
+    A peer that does not open the model is left out and named with its reason. BackendError where ours does not.
+    """
+    absent = dict(missing)
+    with ExitStack() as stack:
+        progress(f"opening {ours.label}")
+        engines = [stack.enter_context(Child(ours))]
+        for peer in peers:
+            progress(f"opening {peer.label}")
+            try:
+                engines.append(stack.enter_context(Child(peer)))
+            except BackendError as error:
+                absent[peer.label] = str(error)
+                progress(str(error))
+        probe = stack.enter_context(Child(memory_probe(threads)))
+        runs: list[CellRun] = []
+        report: dict[str, Any] = {}
+        for cell in cells:
+            runs.append(run_cell(cell, engines, probe, samples=samples, screen=screen, progress=progress))
+            report = _report(model, threads, engines, runs, absent)
+            done(report)
+    return report
+
+
+def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """``now`` with those cells of ``before`` that it has not measured again."""
+    again = {sample["cell"] for sample in now["samples"]}
+    samples = [sample for sample in before.get("samples", []) if sample["cell"] not in again] + list(now["samples"])
+    refused = {cell: said for cell, said in before.get("refused", {}).items() if cell not in again}
+    return {
+        **now,
+        "samples": samples,
+        "refused": {**refused, **now["refused"]},
+        "rows": summaries(samples, now["decode_bytes"]),
+    }
+
+
+def _report(
+    model: Path, threads: int, engines: Sequence[Child], runs: Sequence[CellRun], missing: Mapping[str, str]
+) -> dict[str, Any]:
+    samples = [_sample(sample) for run in runs for sample in map(asdict, run.samples)]
+    decode_bytes = int(engines[0].facts["decode_bytes"])
+    return {
+        "format": FORMAT,
+        "model": model.name,
+        "file_bytes": model.stat().st_size if model.is_file() else None,
+        "decode_bytes": decode_bytes,
+        "threads": threads,
+        "engines": {engine.contestant.label: dict(engine.facts) for engine in engines},
+        "missing": dict(missing),
+        "refused": {run.cell.name: dict(run.refused) for run in runs if run.refused},
+        "rows": summaries(samples, decode_bytes),
+        "samples": samples,
+        "environment": environment(),
+    }
+
+
+def _sample(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "seconds": list(sample["seconds"]), "invalid": list(sample["invalid"])}

@@ -1,0 +1,89 @@
+"""The peers that CacheIR compares itself with on a processor: whether each is installed, and how it is started.
+
+Each runs by a script of the folder ``children`` in its own process, with OpenMP's threads tied to cores.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from cacheir.bench.against.contestants import child_command
+from cacheir.plugins.surface_records import CheckResult
+
+Settings = list[dict[str, Any]]
+
+_HUGE_PAGES = "GLIBC_TUNABLES"
+
+
+def why_no_llama_cpp() -> str | None:
+    """Why llama.cpp cannot run here, None where it can."""
+    return _why_missing("llama_cpp", "llama-cpp-python")
+
+
+def why_no_openvino() -> str | None:
+    """Why OpenVINO GenAI cannot run here, None where it can."""
+    return _why_missing("openvino_genai", "openvino-genai")
+
+
+def why_no_onnxruntime_genai() -> str | None:
+    """Why ONNX Runtime GenAI cannot run here, None where it can."""
+    return _why_missing("onnxruntime_genai", "onnxruntime-genai")
+
+
+def llama_cpp(options: Mapping[str, Any]) -> Settings:
+    """Flash attention off and on, each with its weights mapped from the file and in huge pages of memory."""
+    return [
+        _setting(
+            ", ".join(part for part in ("flash attention" if flash else "", "huge pages" if huge else "") if part)
+            or "plain",
+            "timed_llama_cpp",
+            {**options, "flash_attention": flash, "huge_pages": huge},
+            {_HUGE_PAGES: "glibc.malloc.hugetlb=1"} if huge else {},
+        )
+        for huge in ((False, True) if sys.platform == "linux" else (False,))
+        for flash in (False, True)
+    ]
+
+
+def openvino(options: Mapping[str, Any]) -> Settings:
+    """Its defaults: dynamic quantisation of activations, threads tied to cores."""
+    return [_setting("", "timed_openvino", options, {})]
+
+
+def onnxruntime_genai(options: Mapping[str, Any]) -> Settings:
+    """Its defaults. Without ``--peer-model`` it is given the model as it is, and says itself what is wrong with it."""
+    return [_setting("", "timed_onnxruntime_genai", options, {})]
+
+
+def installed_peers() -> CheckResult:
+    """A line of ``cacheir plugins doctor``: which peers can be compared with here. None is needed."""
+    said = [
+        f"{name}: {reason or 'installed'}"
+        for name, reason in (
+            ("llama.cpp", why_no_llama_cpp()),
+            ("openvino", why_no_openvino()),
+            ("onnxruntime-genai", why_no_onnxruntime_genai()),
+        )
+    ]
+    return CheckResult(ok=True, detail="; ".join(said))
+
+
+def _why_missing(module: str, distribution: str) -> str | None:
+    if importlib.util.find_spec(module) is not None:
+        return None
+    return f"{distribution} is not installed (pip install {distribution}, or --peer-python for another environment)"
+
+
+def _setting(name: str, module: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    threads = str(options["threads"])
+    tied = {"OMP_NUM_THREADS": threads, "OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
+    inherited = {_HUGE_PAGES: os.environ[_HUGE_PAGES]} if _HUGE_PAGES in os.environ else {}
+    return {
+        "setting": name,
+        "command": child_command(module, options, options["python"]),
+        "environment": {**inherited, **tied, **environment},
+    }

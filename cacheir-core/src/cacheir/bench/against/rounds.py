@@ -1,0 +1,158 @@
+"""Runs engines alternately, cell by cell, with the memory probe beside every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from cacheir.bench.against.cells import Cell
+from cacheir.bench.against.contestants import Contestant
+from cacheir.bench.cpu_load import CpuTimes, cpu_times, foreign_load
+from cacheir.bench.timing import percentile
+from cacheir.bench.validity import load_causes
+from cacheir.errors import BackendError
+
+# A run that is shorter is repeated until a sample lasts this long: the kernel counts load in hundredths of a second.
+_SAMPLE_SECONDS, _MOST_REPEATS = 0.4, 32
+
+Clock = Callable[[], "CpuTimes | None"]
+
+
+class Engine(Protocol):
+    """A child, or what stands for one in a test."""
+
+    contestant: Contestant
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    def run(self, cell: Cell, repeats: int = 1) -> Sequence[float]: ...
+
+    def cpu_seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One turn of an engine: ``seconds`` of each repeat, and bytes per second of the probe just before and after it.
+
+    ``part`` is ``screen`` where settings of one engine were compared, ``round`` where engines were.
+    """
+
+    cell: str
+    label: str
+    engine: str
+    part: str
+    number: int
+    seconds: tuple[float, ...]
+    probe_before: float
+    probe_after: float
+    foreign_load: float | None
+    invalid: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRun:
+    """All samples of a cell; ``refused`` says, by label, why an engine does not run it."""
+
+    cell: Cell
+    samples: tuple[Sample, ...]
+    refused: Mapping[str, str]
+
+
+def run_cell(
+    cell: Cell,
+    engines: Sequence[Engine],
+    probe: Engine,
+    *,
+    samples: int,
+    screen: int = 2,
+    progress: Callable[[str], None] = lambda text: None,
+    clock: Clock = cpu_times,
+) -> CellRun:
+    """A warm-up, ``screen`` samples of each setting of an engine that has several, then ``samples`` rounds.
+
+    A round is one sample of each engine in turn, in the setting whose median was least when it was screened.
+    An engine that fails at the cell is left out, with its reason.
+    """
+    refused: dict[str, str] = {}
+    ready: list[tuple[Engine, int]] = []
+    for engine in engines:
+        try:
+            ready.append((engine, _repeats(engine.run(cell)[0])))
+        except BackendError as error:
+            refused[engine.contestant.label] = str(error)
+    turns = _Turns(cell, (*engines, probe), probe, clock)
+    found: list[Sample] = []
+
+    def take(chosen: Sequence[tuple[Engine, int]], part: str, number: int) -> None:
+        for engine, repeats in chosen:
+            sample = turns.sample(engine, repeats, part, number)
+            found.append(sample)
+            mark = f"  ({sample.invalid[0]})" if sample.invalid else ""
+            rate = cell.work / percentile(sample.seconds, 50)
+            progress(f"{cell.name} {part} {number + 1}: {sample.label} {rate:.1f} tokens/s{mark}")
+
+    several = [
+        pair for pair in ready if sum(other.contestant.engine == pair[0].contestant.engine for other, _ in ready) > 1
+    ]
+    for number in range(screen):
+        take(several, "screen", number)
+    kept = _best_settings(ready, found)
+    for number in range(samples):
+        take(kept, "round", number)
+    return CellRun(cell=cell, samples=tuple(found), refused=refused)
+
+
+class _Turns:
+    """Takes samples; the probe after one run is the probe before the next."""
+
+    def __init__(self, cell: Cell, everyone: Sequence[Engine], probe: Engine, clock: Clock) -> None:
+        self._cell, self._everyone, self._probe, self._clock = cell, everyone, probe, clock
+        probe.run(cell)
+        self._last = self._bandwidth()
+
+    def sample(self, engine: Engine, repeats: int, part: str, number: int) -> Sample:
+        before = self._now()
+        seconds = tuple(engine.run(self._cell, repeats))
+        load = foreign_load(before, self._now())
+        probe_before, self._last = self._last, self._bandwidth()
+        return Sample(
+            cell=self._cell.name,
+            label=engine.contestant.label,
+            engine=engine.contestant.engine,
+            part=part,
+            number=number,
+            seconds=seconds,
+            probe_before=probe_before,
+            probe_after=self._last,
+            foreign_load=load,
+            invalid=load_causes(load),
+        )
+
+    def _bandwidth(self) -> float:
+        return float(self._probe.facts["bytes"] / self._probe.run(self._cell)[0])
+
+    def _now(self) -> CpuTimes | None:
+        """The time that the engines take is not that of others."""
+        times = self._clock()
+        if times is None:
+            return None
+        return replace(times, own=times.own + sum(engine.cpu_seconds() for engine in self._everyone))
+
+
+def _repeats(seconds: float) -> int:
+    return min(_MOST_REPEATS, max(1, math.ceil(_SAMPLE_SECONDS / max(seconds, 1e-6))))
+
+
+def _best_settings(ready: Sequence[tuple[Engine, int]], screened: Sequence[Sample]) -> list[tuple[Engine, int]]:
+    """One setting of each engine: that with the least median, or the first where none was screened."""
+
+    def cost(pair: tuple[Engine, int]) -> float:
+        label = pair[0].contestant.label
+        times = [seconds for sample in screened if sample.label == label for seconds in sample.seconds]
+        return percentile(times, 50)
+
+    names = dict.fromkeys(engine.contestant.engine for engine, _ in ready)
+    return [min((pair for pair in ready if pair[0].contestant.engine == name), key=cost) for name in names]
