@@ -92,3 +92,17 @@ def test_a_decoder_is_no_plain_graph(tmp_path: Path) -> None:
     write_tiny(tmp_path / "tiny")
     with pytest.raises(UsageError, match="is a decoder, not a plain graph"):
         cacheir.run_module(tmp_path / "tiny", {}, backend="cpu")
+
+
+def test_a_plain_graph_does_not_generate(program: Path) -> None:
+    with pytest.raises(UsageError, match="has main but not prefill and decode"):
+        cacheir.Runtime(program, backend="cpu")
+
+
+def test_the_command_prints_what_is_no_number(program: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[np.nan, np.inf, -np.inf]], np.float32))
+    echo = tmp_path / "echo.stablehlo"
+    echo.write_text("func.func @main(%x: tensor<1x3xf32>) -> tensor<1x3xf32> {\n  return %x : tensor<1x3xf32>\n}\n")
+    done = CliRunner().invoke(app, [str(echo), "-i", f"x={tmp_path / 'x.npy'}", "--backend", "cpu"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["values"] == [["nan", "inf", "-inf"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -53,7 +54,8 @@ def _read(texts: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--input gives {name} twice")
         try:
             array = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        # MemoryError: a shape in the file's header that no file is as large as.
+        except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
             raise UsageError(f"--input {name}: {file} is no .npy file that can be read: {error}") from error
         if not isinstance(array, np.ndarray):
             raise UsageError(f"--input {name}: {file} holds several arrays", hint="save one array with numpy.save")
@@ -63,4 +65,14 @@ def _read(texts: Sequence[str]) -> dict[str, Any]:
 
 def _described(number: int, array: Any) -> dict[str, object]:
     shown: dict[str, object] = {"name": f"out{number}", "dtype": str(array.dtype), "shape": list(array.shape)}
-    return {**shown, "values": array.tolist()} if array.size <= 64 else shown
+    if array.size > 64:
+        return shown
+    values = array.tolist()
+    # JSON has no NaN and no infinities: they are written as the texts "nan", "inf" and "-inf".
+    return {**shown, "values": values if array.dtype.kind != "f" else _json_numbers(values)}
+
+
+def _json_numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json_numbers(item) for item in value]
+    return value if math.isfinite(value) else str(value)

@@ -77,6 +77,11 @@ def open_model(
     fewer than ``LEAST_KV_TOKENS``. ``kv_dtype`` is the storage format that the executor was opened with, "" for the
     program's.
     """
+    if program.schedules and not {"prefill", "decode"} <= set(program.schedules):
+        raise UsageError(
+            f"the program has {' and '.join(program.schedules)} but not prefill and decode, so it cannot generate",
+            hint="cacheir execute runs a plain graph on arrays",
+        )
     capabilities = executor.capabilities()
     if capabilities.page_tokens and page_tokens not in capabilities.page_tokens:
         allowed = ", ".join(map(str, capabilities.page_tokens))
