@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,21 @@ def test_probe_names_the_extension_that_is_not_built(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(probe, "EXTENSION", "cacheir_native._missing")
     assert "cacheir_native._missing is not built" in str(probe.why_unavailable())
     assert probe.instruction_set() == ""
+
+
+@built
+def test_a_file_that_ends_before_its_segments_is_never_loaded(tmp_path: Path) -> None:
+    from cacheir_native import _cacheir_native as native
+
+    assert native.__file__ is not None
+    whole = Path(native.__file__).read_bytes()
+    assert not probe.is_cut_short(native.__file__)
+    for length in (0, 63, 64, 500, len(whole) // 2):
+        part = tmp_path / "part.so"
+        part.write_bytes(whole[:length])
+        assert probe.is_cut_short(str(part))
+    part.write_bytes(b"no ELF file at all".ljust(100))  # the loader says what it is
+    assert not probe.is_cut_short(str(part))
 
 
 def test_opening_the_backend_raises_the_probes_reason(monkeypatch: pytest.MonkeyPatch) -> None:

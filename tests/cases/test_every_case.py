@@ -1,8 +1,8 @@
 """Which test holds which case of the bug reports: every number has some, and every test that is named is there.
 
 The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
-(B), and the numeric and quantised ones (C, F) that need no server. A case of this folder is found by the name of its
-tests, ``test_a07_...``; what tests elsewhere hold besides is listed here.
+(B), the numeric and quantised ones (C, F) that need no server, and those of a compiled extension (E). A case of this
+folder is found by the name of its tests, ``test_a07_...``; what tests elsewhere hold besides is listed here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ CASES = """
 A01 A02 A04 A05 A07 A09 A11 A12 A13 A15 A16 A17 A19 A20 A21 A22 A24 A25 A28 A29
 B01 B03 B04 B05 B07 B09 B10 B11 B12 B13 B15 B17 B18 B20 B21 B23 B25 B27 B28 B30 B31 B32
 C01 C02 C03 C13
+E06 E07 E09
 F01 F02 F04 F06 F07 F09 F10 F11 F13 F14 F15
 """.split()
 
@@ -133,6 +134,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cacheir-native/tests/test_executor_results.py::test_logits_that_are_not_finite_fail_their_row_alone",
     ),
     "C02": ("cacheir-native/tests/test_executor_invariance.py::test_neighbours",),
+    "E06": (
+        "cacheir-native/tests/test_numpy_kernels.py::test_kernels_that_are_not_built_refuse_and_forced_ones_are_an_error",
+    ),
+    "E07": (
+        "cacheir-native/tests/test_cpp.py::test_cpp_tests_pass",
+        "cacheir-native/tests/test_building_blocks.py::test_instruction_set_can_be_forced_and_a_wrong_name_is_an_error",
+    ),
+    "E09": (f"{_CORE}/bench/test_environment.py::test_case_e09_quotas_of_control_groups",),
     "F01": (
         f"{_CORE}/formats/test_classic.py::test_f01_f02_nibble_order_sign_of_the_minimum_and_fifth_bits",
         "cacheir-native/tests/test_building_blocks.py::test_packing_keeps_every_bit_of_a_format",

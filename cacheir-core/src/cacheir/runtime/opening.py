@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheir.errors import CacheIRError, PluginError, UsageError
 from cacheir.plugins.ref import resolve
-from cacheir.runtime.backend_choice import BackendChoice, choose_backend
+from cacheir.runtime.backend_choice import LAST_RESORT, BackendChoice, choose_backend
 from cacheir.runtime.executor import Executor, ExecutorOptions
 from cacheir.runtime.host_sampling import open_sampler
 from cacheir.runtime.open_model import OpenModel, open_model
@@ -63,7 +63,7 @@ def open_anything(
     )
     executor: Executor = resolve(backend.executor)(executor_options)
     try:
-        progress(f"loading the weights on {backend.name}")
+        progress(f"loading the weights on {backend.name}{_why_not_another(choice)}")
         executor.load(artifact.program, artifact.open_weights())
         opened = open_model(
             artifact.program,
@@ -81,6 +81,13 @@ def open_anything(
         executor.close()
         raise
     return Opened(model=opened, artifact=artifact, backend_choice=choice)
+
+
+def _why_not_another(choice: BackendChoice) -> str:
+    """Where only the last resort was left, what keeps the others from working: a person may mend that."""
+    if choice.name != LAST_RESORT or not choice.refusals:
+        return ""
+    return "; " + "; ".join(f"{name} cannot work here: {why}" for name, why in choice.refusals.items())
 
 
 def _identity(artifact: Artifact) -> tuple[str, str]:
