@@ -11,6 +11,8 @@ import time
 from typing import Any
 
 _PROMPT = 16
+# llama_load_mode of releases from 0.3.36 on, and use_mmap of those before it.
+_LOAD_INTO_MEMORY, _LOAD_MAPPED = 0, 1
 _LONGEST_PREFILL, _ROOM_EACH = 1024, 160
 
 
@@ -23,7 +25,8 @@ class _LlamaCpp:
         self._threads, self._flash = options["threads"], options["flash_attention"]
         parameters = library.llama_model_default_params()
         parameters.n_gpu_layers = 0
-        parameters.use_mmap = not options["huge_pages"]
+        parameters.n_gpu_layers = 0
+        _set_mapping(parameters, mapped=not options["huge_pages"])
         self._model = library.llama_model_load_from_file(options["model"].encode(), parameters)
         if not self._model:
             raise RuntimeError("llama.cpp does not open the file")
@@ -86,6 +89,19 @@ class _LlamaCpp:
                 raise RuntimeError("llama.cpp makes no context for the file")
             self._contexts[batch] = context
         return self._contexts[batch]
+
+
+def _set_mapping(parameters: Any, *, mapped: bool) -> None:
+    """Weights mapped from the file, or read into memory of its own. A name that a structure of ctypes does not have
+    would be set without an effect, so the releases are told apart.
+    """
+    names = {name for name, *_ in parameters._fields_}
+    if "load_mode" in names:
+        parameters.load_mode = _LOAD_MAPPED if mapped else _LOAD_INTO_MEMORY
+    elif "use_mmap" in names:
+        parameters.use_mmap = mapped
+    else:
+        raise RuntimeError("this release of llama-cpp-python loads in a way that is not known here")
 
 
 def open_engine(options: dict[str, Any]) -> _LlamaCpp:
