@@ -58,8 +58,9 @@ compile: $(VENV)/bin/python  ## byte-compile every package
 docs: dev  ## check the pages: links, quoted code, one row for each error
 	$(BIN)/python -m pytest -q tests/repository -k "docs or errors or links"
 
-soak: dev  ## the tests marked slow, then fuzzing for CACHEIR_SOAK_SECONDS (an hour)
+soak: dev  ## the tests marked slow, 2,000 requests to the server, then fuzzing for CACHEIR_SOAK_SECONDS (an hour)
 	$(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
+	$(BIN)/python benchmarks/soak/server.py --requests 2000
 	$(BIN)/python benchmarks/soak/fuzz_readers.py --seconds "$${CACHEIR_SOAK_SECONDS:-3600}"
 
 exports-check: dev  ## MLIR's own parser and Model Explorer's classes read what is exported (installs 100 MB of wheels)

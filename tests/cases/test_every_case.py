@@ -1,7 +1,7 @@
 """Which test holds which case of the bug reports: every number has some, and every test that is named is there.
 
 The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
-(B), the numeric and quantised ones (C, F) that need no server, and those of a compiled extension (E). A case of this
+(B), the numeric and quantised ones (C, F) that need no server, those of the scheduler (D20), and those of a compiled extension (E). A case of this
 folder is found by the name of its tests, ``test_a07_...``; what tests elsewhere hold besides is listed here.
 """
 
@@ -17,12 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = """
 A01 A02 A04 A05 A07 A09 A11 A12 A13 A15 A16 A17 A19 A20 A21 A22 A24 A25 A28 A29
 B01 B03 B04 B05 B07 B09 B10 B11 B12 B13 B15 B17 B18 B20 B21 B23 B25 B27 B28 B30 B31 B32
-C01 C02 C03 C13
+C01 C02 C03 C04 C06 C08 C11 C12 C13
+D20
 E06 E07 E09
 F01 F02 F04 F06 F07 F09 F10 F11 F13 F14 F15
 """.split()
 
 _IMPORTERS, _CORE = "cacheir-importers/tests", "cacheir-core/tests"
+_ENGINE = f"{_CORE}/runtime/test_engine_cases.py"
 
 # case -> tests of other folders, FILE::TEST
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -134,6 +136,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cacheir-native/tests/test_executor_results.py::test_logits_that_are_not_finite_fail_their_row_alone",
     ),
     "C02": ("cacheir-native/tests/test_executor_invariance.py::test_neighbours",),
+    "C04": (
+        f"{_ENGINE}::test_c04_with_a_constant_hash_every_answer_is_right",
+        f"{_ENGINE}::test_c04_hash_minus_one_is_hash_minus_two",
+    ),
+    "C06": (f"{_ENGINE}::test_c06_a_prompt_that_is_cached_whole_answers_as_before",),
+    "C08": (f"{_ENGINE}::test_c08_chunks_end_anywhere",),
+    "C11": (f"{_ENGINE}::test_c11_pages_come_back_however_a_request_ends",),
+    "C12": (f"{_ENGINE}::test_c12_one_ends_in_the_step_in_which_another_must_leave",),
+    "D20": (f"{_ENGINE}::test_d20_neither_long_nor_short_prompts_starve",),
     "E06": (
         "cacheir-native/tests/test_numpy_kernels.py::test_kernels_that_are_not_built_refuse_and_forced_ones_are_an_error",
     ),
