@@ -295,3 +295,13 @@ def test_what_the_library_refuses_is_a_broken_file(tmp_path: Path) -> None:
     source = TokenizerSource(kind="huggingface", files={"tokenizer.json": tmp_path / "tokenizer.json"})
     with pytest.raises(MalformedModelError, match=r"tokenizer\.json is refused by the tokenizers library"):
         load_tokenizer(source)
+
+
+def test_a_file_on_which_the_library_panics_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    sentencepiece().save(str(file))
+    spelt = json.loads(file.read_text(encoding="utf-8"))
+    spelt["model"]["continuing_subword_prefix"] = "longer than any merge"  # found by the fuzzer
+    file.write_text(json.dumps(spelt), encoding="utf-8")
+    with pytest.raises(MalformedModelError, match=r"tokenizer\.json is refused by the tokenizers library"):
+        load_tokenizer(TokenizerSource(kind="huggingface", data={}, files={"tokenizer.json": file}))
