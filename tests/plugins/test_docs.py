@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from cacheir.ir import OpDef
+from cacheir.plugins import KernelSpec
 from cacheir.plugins.check_module import arguments, hook_specs
 from cacheir.plugins.kinds import KINDS
 from cacheir.plugins.markers import HOOK_API
@@ -111,3 +114,17 @@ def _plain(line: str) -> str:
 def test_variables_of_the_tutorial_are_variables() -> None:
     named = set(re.findall(r"\bCACHEIR_[A-Z_]+\b", TUTORIAL + HOOKS)) - {"CACHEIR_HOOK_API"}
     assert named <= {setting.name for setting in SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("record", "page"), [(KernelSpec, "kernels.md"), (OpDef, "writing-a-plugin.md")], ids=["kernel", "op"]
+)
+def test_a_page_has_every_field_of_the_record(record: type, page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    table = text.partition("| field | what it")[2].partition("\n\n")[0]
+    rows = [row.split(" | ")[0] for row in table.splitlines()[2:]]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)} | set(
+        re.findall(r"Or `(\w+)`, a NumPy function", table)
+    )
+    left_out = {"effects"}  # for ops that change a state, which is core's own business
+    assert named == {field.name for field in fields(record)} - left_out

@@ -86,7 +86,7 @@ def narrow_weights(op: Op) -> str | None:
 
 def kernel(entry: Callable[..., Any], **fields: Any) -> KernelSpec:
     defaults: dict[str, Any] = {"op": "rms_norm", "target": "test", "dtypes": ("f32",), "refuses": narrow_weights}
-    return KernelSpec(name=f"test.{entry.__name__}", entry=entry, **{**defaults, **fields})
+    return KernelSpec(entry=entry, **{"name": f"test.{entry.__name__}", **defaults, **fields})
 
 
 @pytest.fixture
@@ -176,6 +176,49 @@ def test_a_kernel_that_takes_no_example_is_named(tests_of: Make) -> None:
     tests = tests_of(kernel(good, refuses=lambda op: "this one takes nothing"))
     with pytest.raises(AssertionError, match=r"test\.good take no example"):
         tests.test_every_kernel_takes_an_example()
+
+
+def test_a_kernel_for_an_op_of_another_plugin(tests_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cacheir.ir import OpDef, Operand, TensorType
+
+    other = ModuleType("cacheir_test_other")
+
+    @hookimpl
+    def cacheir_register_ops() -> list[OpDef]:
+        return [
+            OpDef(
+                name="twice",
+                dialect="nn",
+                operands=(Operand("x", "float"),),
+                results=("out",),
+                infer=lambda types, attrs: types,
+                reference=lambda x, *, out_types: x + x,
+                doc="2 x",
+                examples=lambda: [((TensorType.of("f32", 3, 5),), {})],
+            )
+        ]
+
+    @hookimpl
+    def cacheir_register_kernels() -> list[KernelSpec]:
+        return [kernel(good, op="twice", name="other.wrong", refuses=None)]
+
+    other.cacheir_register_ops = cacheir_register_ops  # type: ignore[attr-defined]
+    other.cacheir_register_kernels = cacheir_register_kernels  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+
+    def twice(x: Any, *, out: Any) -> None:
+        np.multiply(x, 2, out=out)
+
+    def thrice(x: Any, *, out: Any) -> None:
+        np.multiply(x, 3, out=out)
+
+    with pytest.raises(AssertionError, match=r"test\.twice is for the op twice, which neither .* `needs`"):
+        list(tests_of(kernel(twice, op="twice", refuses=None)).cases())
+    for entry, expected in ((twice, set()), (thrice, {"test_equals_the_definition"})):
+        tests = tests_of(kernel(entry, op="twice", refuses=None))
+        type(tests).needs = (other.__name__,)
+        assert [case.kernel.name for case in tests.cases()] == [f"test.{entry.__name__}"]
+        assert set(complaints(tests)) == expected
 
 
 def test_the_numbers_of_rows_that_a_kernel_takes_are_kept(tests_of: Make) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from cacheir.ir import GraphBuilder, OpDef, Operand
 from cacheir.ir.graph import Graph, Op, Value
 from cacheir.pipeline.context import PassContext
 from cacheir.plugins import PassSpec, Stage, hookimpl
-from cacheir.testing import PassTests
+from cacheir.testing import PassTests, plugin_host
 
 BEFORE = """graph @main {
   dim T in [1, 8]
@@ -81,6 +82,50 @@ def test_a_good_pass_passes_every_check(conformance: Callable[..., Any]) -> None
     for name in dir(PassTests):
         if name.startswith("test_") and name != "test_golden_cases":
             getattr(good, name)()
+
+
+def test_a_pass_may_make_ops_of_another_plugin(
+    conformance: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cacheir_register_ops() -> list[OpDef]:
+        def meaning(op: Op) -> Graph:
+            builder = GraphBuilder("meaning", plugin_host().ops.by_name(), dims=[("T", 1, 8)])
+            return builder.finish(builder.op("silu", builder.input("x", op.operands[0].type)))
+
+        operands = (Operand("x", "float"),)
+        infer = lambda types, attrs: types  # noqa: E731
+        return [
+            OpDef(
+                name="swish",
+                dialect="nn",
+                operands=operands,
+                results=("out",),
+                infer=infer,
+                decompose=meaning,
+                doc="silu",
+            )
+        ]
+
+    def rename(graph: Graph, context: PassContext) -> Graph:
+        def rule(op: Op, rewriter: Any) -> Any:
+            if op.name != "silu":
+                return None
+            types = context.infer("swish", [value.type for value in op.operands], {})
+            return rewriter.emit("swish", op.operands, types, hint=op.result.name)
+
+        return context.rewrite(graph, rule)
+
+    module = ModuleType("op_plugin")
+    module.cacheir_register_ops = hookimpl(cacheir_register_ops)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    tried = conformance(rename)
+    type(tried).needs = ("op_plugin",)
+    tried.test_golden_cases(pytest_request(accept=True))
+    assert "%out: f32[T, 4] = swish(%same)" in (tmp_path / "drop.after.cir").read_text()
+    tried.test_second_run_is_idle()
+    type(tried).needs = ()
+    with pytest.raises(KeyError, match="swish"):
+        tried.test_golden_cases(pytest_request())
 
 
 def test_an_unexpected_result_is_caught_and_accept_writes_it(conformance: Callable[..., Any], tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def _because(place: Place, target: str) -> str:
     parts = [place.because, f"skipped here: {skipped}" if skipped else ""]
     if place.chosen is not None and place.chosen.spec.modes:
         parts.append(f"in {', '.join(place.chosen.spec.modes)} only")
+    if place.chosen is not None and place.chosen.spec.targets and not target:
+        parts.append(f"for the targets {', '.join(place.chosen.spec.targets)} only")
     return "; ".join(part for part in parts if part)
 
 

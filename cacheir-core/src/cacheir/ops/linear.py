@@ -27,7 +27,9 @@ def infer_matmul(types: Sequence[Type], attrs: Mapping[str, Attr]) -> Sequence[T
 def linear_result(x: TensorType, weight_: Type, bias: Type | None, name: str = "weight") -> TensorType:
     """The type of x times a weight [out, in], plus a bias [out]."""
     matrix = weight(weight_, name, 2)
-    if len(x.shape) < 2 or x.shape[-1] != matrix.shape[1]:
+    if len(x.shape) < 2:
+        raise TypeRuleError(f"x must have two axes or more, rows and {matrix.shape[1]} columns, not be {x}")
+    if x.shape[-1] != matrix.shape[1]:
         raise TypeRuleError(f"x must be [..., {matrix.shape[1]}] for {name} {weight_}, not {x}")
     if bias is not None:
         shaped(floats(bias, f"the bias of {name}", 1), f"the bias of {name}", matrix.shape[0])

@@ -51,11 +51,13 @@ class Case:
 class KernelTests:
     """What holds for every kernel of ``plugin``, on its op's examples.
 
-    Override ``prepare`` where kernels take weights in a layout of their own or pools of their own kind, and
-    ``tolerance`` where one rounds more than its element type.
+    ``needs`` names the plugins whose ops they compute, where those are not core's or ``plugin``'s own; the kernels of
+    ``needs`` are not looked at. Override ``prepare`` where kernels take weights in a layout of their own or pools of
+    their own kind, and ``tolerance`` where one rounds more than its element type.
     """
 
     plugin: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def prepare(self, kernel: KernelSpec, op: Op, operands: Sequence[Any]) -> list[Any]:
         """What the kernel is called with: ``operands`` are arrays (bf16 as uint16), ``QuantArray`` and ``KVPool``."""
@@ -81,9 +83,13 @@ class KernelTests:
 
     def cases(self) -> Iterator[Case]:
         """Every kernel on every example of its op whose element type it declares."""
-        installation = self._installation
-        for kernel in installation.kernels:
-            definition = installation.ops[kernel.op]
+        definitions = self._installation.ops.by_name()
+        for kernel in self._kernels:
+            assert kernel.op in definitions, (
+                f"{kernel.name} is for the op {kernel.op}, which neither core nor {self.plugin} has: name the plugin"
+                " that brings it in `needs`"
+            )
+            definition = definitions[kernel.op]
             for number, (types, attrs) in enumerate(resolve(definition.examples)() if definition.examples else ()):
                 op = example_op(definition, types, attrs)
                 if not _declared(kernel, types):
@@ -94,7 +100,7 @@ class KernelTests:
     def test_every_kernel_takes_an_example(self) -> None:
         """A kernel that refuses all examples of its op would never be tried."""
         taken = {case.kernel.name for case in self.cases() if case.refusal is None}
-        idle = sorted({kernel.name for kernel in self._installation.kernels} - taken)
+        idle = sorted({kernel.name for kernel in self._kernels} - taken)
         assert not idle, f"{', '.join(idle)} take no example of their op: give the op's `examples` one that they take"
 
     def test_equals_the_definition(self, accepted: Case) -> None:
@@ -141,7 +147,12 @@ class KernelTests:
 
     @cached_property
     def _installation(self) -> Installation:
-        return plugin_host(self.plugin)
+        return plugin_host(*self.needs, self.plugin)
+
+    @cached_property
+    def _kernels(self) -> tuple[KernelSpec, ...]:
+        others = {kernel.name for kernel in plugin_host(*self.needs).kernels} if self.needs else set()
+        return tuple(kernel for kernel in self._installation.kernels if kernel.name not in others)
 
     def _run(self, case: Case, reuse: Mapping[int, int] | None = None, nan: bool = False) -> _Run:
         """Call the kernel once, on data that depends on the case alone; ``nan`` puts a NaN into the first operand.

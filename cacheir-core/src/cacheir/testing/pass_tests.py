@@ -44,11 +44,13 @@ _EMPTY = "graph @empty {\n  dim T in [1, 4]\n  input %x: f32[T, 8]\n  yield %x\n
 class PassTests:
     """What holds for every pass.
 
-    ``options`` are as on the command line, ``min-rows=4``; ``tolerance`` is how far numbers may move, relative to the
+    ``needs`` names other plugins whose ops the pass or the cases use. ``options`` are as on the command line,
+    ``min-rows=4``; ``tolerance`` is how far numbers may move, relative to the
     largest of an output. ``seeds`` is how many random runs each comparison makes.
     """
 
     plugin: ClassVar[str] = "cacheir.builtin"
+    needs: ClassVar[tuple[str, ...]] = ()
     pass_name: ClassVar[str]
     cases: ClassVar[str] = ""
     options: ClassVar[str] = ""
@@ -131,14 +133,15 @@ class PassTests:
             assert not found, f"{self.pass_name} changes the numbers of {where}: {'; '.join(found)}"
 
     def _ops(self) -> Mapping[str, OpDef]:
-        return _installation(self.plugin).ops.by_name()
+        return _installation(self.plugin, self.needs).ops.by_name()
 
     def _request(self) -> str:
         return f"{self.pass_name}{{{self.options}}}"
 
     def _chosen(self) -> ChosenPass:
         name, _ = split_request(self._request())
-        chosen = choose_passes(_installation(self.plugin).passes.contributions, requests=[self._request()])
+        contributions = _installation(self.plugin, self.needs).passes.contributions
+        chosen = choose_passes(contributions, requests=[self._request()])
         return next(item for item in chosen if fold_name(item.spec.name) == fold_name(name))
 
     def _applied(self, graph: Graph) -> Graph:
@@ -153,7 +156,7 @@ class PassTests:
 
     def _on(self, name: str) -> list[tuple[PassRecord, Module, Module]]:
         """The records of this pass in the pipeline over a tiny decoder, with the modules before and after."""
-        return _traced(self.plugin, self._chosen().spec, self._request(), name)
+        return _traced(self.plugin, self.needs, self._chosen().spec, self._request(), name)
 
     def _folder(self) -> Path:
         return Path(inspect.getfile(type(self))).parent / self.cases
@@ -183,13 +186,15 @@ class PassTests:
 
 
 @cache  # what a plugin registers does not change while the tests run, and each check would ask again
-def _installation(plugin: str) -> Installation:
-    return plugin_host() if plugin == "cacheir.builtin" else plugin_host(plugin)
+def _installation(plugin: str, needs: tuple[str, ...]) -> Installation:
+    return plugin_host(*needs) if plugin == "cacheir.builtin" else plugin_host(*needs, plugin)
 
 
 @cache
-def _traced(plugin: str, spec: PassSpec, request: str, decoder: str) -> list[tuple[PassRecord, Module, Module]]:
-    tiny, installation = tiny_decoders()[decoder], _installation(plugin)
+def _traced(
+    plugin: str, needs: tuple[str, ...], spec: PassSpec, request: str, decoder: str
+) -> list[tuple[PassRecord, Module, Module]]:
+    tiny, installation = tiny_decoders()[decoder], _installation(plugin, needs)
     ops = installation.ops.by_name()
     found: list[tuple[PassRecord, Module, Module]] = []
 
