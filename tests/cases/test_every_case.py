@@ -1,8 +1,8 @@
 """Which test holds which case of the bug reports: every number has some, and every test that is named is there.
 
 The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
-(B), the numeric and quantised ones (C, F) that need no server, those of the scheduler (D20), and those of a compiled
-extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests elsewhere hold
+(B), the numeric and quantised ones (C, F) that need no server, those of the scheduler (D20), and those of plugins and of a
+compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests elsewhere hold
 besides is listed here.
 """
 
@@ -20,7 +20,7 @@ A01 A02 A04 A05 A07 A09 A11 A12 A13 A15 A16 A17 A19 A20 A21 A22 A24 A25 A28 A29
 B01 B03 B04 B05 B07 B09 B10 B11 B12 B13 B15 B17 B18 B20 B21 B23 B25 B27 B28 B30 B31 B32
 C01 C02 C03 C04 C06 C08 C11 C12 C13
 D20
-E06 E07 E09
+E03 E06 E07 E09
 F01 F02 F04 F06 F07 F09 F10 F11 F13 F14 F15
 """.split()
 
@@ -146,6 +146,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "C11": (f"{_ENGINE}::test_c11_pages_come_back_however_a_request_ends",),
     "C12": (f"{_ENGINE}::test_c12_one_ends_in_the_step_in_which_another_must_leave",),
     "D20": (f"{_ENGINE}::test_d20_neither_long_nor_short_prompts_starve",),
+    "E03": ("tests/plugins/test_spawned_workers.py::test_e03_entry_points_are_known_in_every_child",),
     "E06": (
         "cacheir-native/tests/test_numpy_kernels.py::test_kernels_that_are_not_built_refuse_and_forced_ones_are_an_error",
     ),

@@ -27,6 +27,12 @@ from cacheir.schedule.select_kernels import (
 
 _NOT_KERNELS = ("", "call")
 
+# A child process begins with the installed packages alone, whatever its parent had registered.
+_REGISTRATION = (
+    "a plugin is found in every process through an entry point of the group cacheir in its package; "
+    "what a call registered is known in that process alone"
+)
+
 
 def find_backend(installation: Installation, name: str) -> BackendSpec:
     """The backend ``name``; BackendUnavailable where nobody registers it, with where it would come from."""
@@ -35,7 +41,7 @@ def find_backend(installation: Installation, name: str) -> BackendSpec:
         known = ", ".join(installation.backends.names()) or "none"
         raise BackendUnavailable(
             f"no installed plugin has a backend {name!r} (there are: {known})",
-            hint=hint_for("backend", name, installation.plugins) or None,
+            hint=hint_for("backend", name, installation.plugins) or _REGISTRATION,
         )
     return backend
 
