@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import cacheir
 from cacheir.artifact.card import CompileOptions
 from cacheir.bench.memory_fit import Demand, MemoryPlanner
 from cacheir.cli.plan import app
@@ -106,6 +107,15 @@ def test_an_artifact_keeps_its_limits(tiny: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="compiled for concurrency up to 2, not 3"):
         planner(tmp_path / "artifact").plan(Demand(context=128, concurrency=3, max_tokens=32))
+    with pytest.raises(UsageError, match="weights are what they are"):
+        planner(tmp_path / "artifact").plan(Demand(context=128, concurrency=2, max_tokens=32, quant="int8"))
+
+
+@pytest.mark.parametrize("quant", ["int4", "fp8-e4m3"])
+def test_weights_in_our_own_formats_are_foretold_to_the_byte(tiny: Path, quant: str) -> None:
+    plan = planner(tiny, "native").plan(replace(WANTED, quant=quant))
+    with cacheir.Runtime(tiny, backend="native", compile_options=cacheir.CompileOptions(quant=quant)) as runtime:
+        assert plan.forecast.use.weights == runtime.model.executor.memory().weights
 
 
 def test_what_cannot_be_planned(tiny: Path) -> None:

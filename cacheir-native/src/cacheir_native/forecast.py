@@ -20,6 +20,7 @@ from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
 from cacheir_native.assemble import assemble
 from cacheir_native.instructions import WeightUse
+from cacheir_native.own_formats import PANELS
 from cacheir_native.sizes import Workspace, panel_bytes, pool_bytes, rounded
 
 # Files stay mapped until so many bytes were packed (weights.py).
@@ -129,4 +130,4 @@ class _SizedWeights:
             return
         self.shapes.append((sum(shape[0] for shape in shapes), shapes[0][1]))
         formats = [type_.format if isinstance(type_, QuantType) else getattr(type_, "dtype", "") for type_ in types]
-        self.nbytes += rounded(sum(panel_bytes(name, *shape) for name, shape in zip(formats, shapes)))
+        self.nbytes += rounded(sum(panel_bytes(PANELS.get(name, name), *shape) for name, shape in zip(formats, shapes)))

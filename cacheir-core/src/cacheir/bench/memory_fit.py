@@ -172,6 +172,11 @@ class MemoryPlanner:
 
     def _fixed(self, path: Path, demand: Demand) -> Program:
         """An artifact's program: its limits are what they were compiled for."""
+        if demand.quant:
+            raise UsageError(
+                f"{path} is an artifact, whose weights are what they are",
+                hint="plan for the model that it was made from",
+            )
         program = read_artifact(path, self.installation).program
         limits = (
             ("context", program.max_seq, demand.context),

@@ -33,7 +33,7 @@ def plan(
     model: str = model_options.MODEL,
     memory: str = typer.Option("", help="What there is: 2GiB, 1.5GB, 800MB; without it, what this machine has free."),
     context: int = typer.Option(0, min=0, help="Positions of each sequence; 0: the model's own limit, at most 8192."),
-    concurrency: int = typer.Option(0, min=0, help="Sequences at once; 0: 8, or an artifact's own limit."),
+    concurrency: int = typer.Option(0, min=0, max=65536, help="Sequences at once; 0: 8, or an artifact's own limit."),
     max_tokens: int = typer.Option(0, min=0, help="Tokens of a step; 0: 512, or an artifact's own limit."),
     backend: str = model_options.BACKEND,
     threads: int = model_options.THREADS,
