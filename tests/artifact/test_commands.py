@@ -73,7 +73,7 @@ def test_compile_says_what_is_wrong_in_a_sentence(smollm2_path: Path, cache: Pat
     out = str(tmp_path / "out")
     cases = [
         (["nowhere", "-o", out], 2, "there is no model at nowhere"),
-        ([str(smollm2_path), "-o", out, "--quant", "int4"], 2, "quant='int4'"),
+        ([str(smollm2_path), "-o", out, "--quant", "int3"], 2, "no quantiser is called 'int3'"),
         ([str(smollm2_path), "-o", out, "--target", "abacus"], 9, "no installed plugin has a backend 'abacus'"),
         ([str(smollm2_path), "-o", out, "--kernel", "linear"], 2, "cannot read --kernel 'linear'"),
         ([str(smollm2_path), "-o", out, "--kernel", "linear=nope"], 2, "there is no such kernel for linear"),

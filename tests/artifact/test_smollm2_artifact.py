@@ -160,5 +160,8 @@ def test_records_are_json_that_others_read(artifact: Artifact) -> None:
     changed = [record for record in records if record["outcome"] == "changed"]
     assert {"fuse-qkv", "fuse-swiglu", "prefill-decode-specialization"} <= {record["name"] for record in changed}
     for record in changed:
-        assert (artifact.path / record["diff"]).read_text("utf-8").startswith("--- ")
+        if record["stage"] == "plan":  # a planning step writes schedules and plans, and changes no graph
+            assert record["diff"] == ""
+        else:
+            assert (artifact.path / record["diff"]).read_text("utf-8").startswith("--- ")
     assert read_artifact(artifact.path, default()).records() == artifact.records()
