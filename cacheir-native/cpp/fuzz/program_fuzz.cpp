@@ -1,0 +1,125 @@
+// libFuzzer target, built with Clang (ctest -R fuzz runs it for a minute): a program of arbitrary instructions, KV pools of arbitrary sizes, and a step of arbitrary rows are
+// refused with std::invalid_argument, or run inside their memory.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "cacheir_native/runner.h"
+
+using namespace cacheir;
+
+namespace {
+
+constexpr int kWidth = 32, kVocabulary = 48, kRows = 4, kTokens = 8, kSequence = 32;
+
+// The input as numbers; zeros when it ends.
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
+  bool empty() const { return left_ == 0; }
+  uint8_t byte() {
+    if (left_ == 0) return 0;
+    --left_;
+    return *data_++;
+  }
+  // Mostly a number that may be right, sometimes any number at all.
+  int64_t number() {
+    const uint8_t kind = byte();
+    if (kind < 200) return kind % 8 * 16;
+    if (kind < 230) return static_cast<int8_t>(byte());
+    int64_t value = 0;
+    for (int i = 0; i < 8; ++i) value = static_cast<int64_t>(static_cast<uint64_t>(value) << 8 | byte());
+    return value;
+  }
+  int64_t handle() { return byte() % 6 - 1; }
+
+ private:
+  const uint8_t* data_;
+  size_t left_;
+};
+
+Instruction instruction(Input& in) {
+  Instruction i;
+  i.opcode = static_cast<Opcode>(in.byte() % static_cast<int>(Opcode::count));
+  for (int64_t* place : {&i.x, &i.residual, &i.out, &i.sum, &i.q, &i.k, &i.v, &i.cos, &i.sin})
+    *place = in.byte() % 4 ? in.byte() % 8 * kWidth * kTokens * 4 : in.number();
+  for (int64_t* handle : {&i.weight, &i.norm, &i.bias, &i.table, &i.inverse_frequencies, &i.group, &i.layer}) *handle = in.handle();
+  for (int64_t* size : {&i.heads, &i.kv_heads, &i.head_dim, &i.dims, &i.window, &i.width}) *size = in.number();
+  i.interleaved = in.byte() % 2;
+  i.head_rows = in.byte() % 2;
+  i.eps = 1e-5;
+  i.scale = 0.25;
+  return i;
+}
+
+void build(Runner& runner, Input& in) {
+  static const std::vector<uint8_t> zeros(size_t{1} << 16, 0);
+  runner.reserve(8 * kWidth * kTokens * 4);
+  const StoredMatrix square{Stored::q8_0, zeros.data(), kWidth, kWidth}, table{Stored::q4_0, zeros.data(), kVocabulary, kWidth};
+  runner.add_weight({square}, false);
+  runner.add_weight({table}, false);
+  runner.add_weight({square, square}, true);
+  runner.add_weight({square, square, square}, false);
+  const std::vector<float> ones(kWidth * 3, 1.0f);
+  runner.add_vector(ones.data(), kWidth);
+  runner.add_vector(ones.data(), kWidth / 4);
+  runner.add_vector(ones.data(), kWidth * 3);
+  const int page_tokens = in.byte() % 4 ? 16 : static_cast<int>(in.number());
+  const int heads = in.byte() % 4 ? 2 : static_cast<int>(in.number()), dim = in.byte() % 4 ? 16 : static_cast<int>(in.number());
+  const int pages = static_cast<int>(in.byte()) % 8;
+  if (static_cast<int64_t>(heads) * dim > 4096) throw std::invalid_argument("larger than this target tries");
+  runner.open_pool(0, static_cast<KvFormat>(in.byte() % 4), 2, heads, dim, pages, page_tokens);
+  const int count = in.byte() % 6 + 1;
+  for (int n = 0; n < count && !in.empty(); ++n) runner.emit("prefill", instruction(in));
+  runner.set_output("prefill", {in.byte() % 4 ? 0 : in.number(), kWidth, kTokens});
+  if (in.byte() % 2) {
+    runner.set_input("prefill/head.greedy", {in.byte() % 4 ? 0 : in.number(), kWidth, kRows});
+    runner.emit("prefill/head.greedy", instruction(in));
+  }
+  runner.finish();
+}
+
+// Rows whose sizes agree with each other, as the Python side makes them; tokens, positions and pages are anything.
+void stage(Runner& runner, Input& in) {
+  runner.clear_step();
+  Step& step = runner.step();
+  GroupInputs& group = step.groups.at(0);
+  group.width = in.byte() % 4;
+  const int rows = in.byte() % (kRows + 2);
+  for (int r = 0; r < rows; ++r) {
+    StepRow row;
+    row.slot = r;
+    row.position = static_cast<int32_t>(in.byte() % 4 ? in.byte() % kSequence : in.number());
+    row.tokens = in.byte() % 4 + 1;
+    row.want = in.byte() % 2 ? Want::token : Want::nothing;
+    for (int t = 0; t < row.tokens; ++t) step.tokens.push_back(static_cast<int32_t>(in.byte() % 4 ? in.byte() % kVocabulary : in.number()));
+    row.first_head_row = static_cast<int32_t>(step.head_rows.size());
+    if (row.want == Want::token) {
+      step.head_rows.push_back(static_cast<int32_t>(step.tokens.size()) - 1);
+      step.owners.push_back(r);
+      row.head_rows = 1;
+    }
+    for (int p = 0; p < group.width; ++p) group.page_table.push_back(in.byte() % 4 ? in.byte() % 8 : static_cast<int32_t>(in.number()));
+    step.rows.push_back(row);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input in(data, size);
+  try {
+    Runner runner(RunnerOptions{kRows, kTokens, kSequence, kVocabulary, 1, false, in.byte() % 2 == 0});
+    build(runner, in);
+    stage(runner, in);
+    runner.begin("prefill");
+    runner.run_main();
+    StepResult result;
+    runner.run_heads(result);
+  } catch (const std::invalid_argument&) {
+  } catch (const std::bad_alloc&) {
+  }
+  return 0;
+}
