@@ -87,8 +87,8 @@ def test_an_unknown_name(write_module: Write, installed: Make) -> None:
         installation.samplers["x"]
     assert caught.value.hint == "there are: greedy, top-k"
     with pytest.raises(UsageError) as caught:
-        installation.peers["x"]
-    assert caught.value.hint == "no installed plugin registers peers"
+        installation.policies["x"]
+    assert caught.value.hint == "no installed plugin registers policies"
     assert installation.samplers.find("x") is None
     assert "x" not in installation.samplers
 
