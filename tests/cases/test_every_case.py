@@ -1,9 +1,9 @@
 """Which test holds which case of the bug reports: every number has some, and every test that is named is there.
 
 The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
-(B), the numeric and quantised ones (C, F) that need no server, those of the scheduler (D20), and those of plugins and of a
-compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests elsewhere hold
-besides is listed here.
+(B), the numeric and quantised ones (C, F) that need no server, those of the scheduler (D20), and those of plugins and
+of a compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests
+elsewhere hold besides is listed here.
 """
 
 from __future__ import annotations
