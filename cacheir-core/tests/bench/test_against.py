@@ -84,6 +84,23 @@ def test_short_runs_are_repeated_until_load_can_be_told() -> None:
     assert all(sample.foreign_load is not None and sample.foreign_load < 0.01 for sample in run.samples)
 
 
+def test_an_engine_that_is_faster_than_its_warm_up_is_asked_again_until_load_can_be_told() -> None:
+    world = World()
+    engine = FakeEngine(world, "cacheir", "", 0.5)
+    run_once = engine.run
+
+    def run(cell: Cell, repeats: int = 1) -> Sequence[float]:
+        given = run_once(cell, repeats)
+        engine._seconds = 0.1
+        return given
+
+    engine.run = run  # type: ignore[method-assign]
+    world.busy_for = "cacheir"
+    (sample,) = ran(world, [engine], samples=1).samples
+    assert len(sample.seconds) >= 3 and set(sample.seconds) == {0.1}
+    assert sample.invalid
+
+
 def test_the_best_setting_of_a_peer_goes_into_the_rounds() -> None:
     world = World()
     engines = [

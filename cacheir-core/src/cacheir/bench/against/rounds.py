@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from cacheir.bench.against.cells import Cell
 from cacheir.bench.against.contestants import Contestant
-from cacheir.bench.cpu_load import CpuTimes, cpu_times, foreign_load
+from cacheir.bench.cpu_load import SHORTEST_SECONDS, CpuTimes, cpu_times, foreign_load
 from cacheir.bench.timing import percentile
 from cacheir.bench.validity import load_causes
 from cacheir.errors import BackendError
@@ -116,7 +116,12 @@ class _Turns:
     def sample(self, engine: Engine, repeats: int, part: str, number: int) -> Sample:
         before = self._now()
         seconds = tuple(engine.run(self._cell, repeats))
-        load = foreign_load(before, self._now())
+        after = self._now()
+        # The warm-up may have been slower than this: a load that cannot be told would let a spoilt sample count.
+        while before is not None and after is not None and after.clock - before.clock < SHORTEST_SECONDS:
+            seconds += tuple(engine.run(self._cell, repeats))
+            after = self._now()
+        load = foreign_load(before, after)
         probe_before, self._last = self._last, self._bandwidth()
         return Sample(
             cell=self._cell.name,
