@@ -9,22 +9,26 @@ import pytest
 
 from cacheir.errors import BackendUnavailable
 from cacheir.plugins import CheckResult, resolve
+from cacheir.runtime.executor import ExecutorOptions
 from cacheir_cuda import plugin, probe
 
 
-def test_references_of_the_backend_resolve_to_the_probe() -> None:
+def test_the_probe_of_the_backend_resolves() -> None:
     (backend,) = plugin.cacheir_register_backends()
     assert backend.name == "cuda"
     assert resolve(backend.probe) is probe.why_unavailable
-    assert resolve(backend.executor) is probe.refuse_to_open
 
 
-def test_opening_the_backend_raises_the_probes_reason() -> None:
+def test_opening_the_backend_without_a_gpu_raises_the_probes_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.delenv("CACHEIR_CUDA_DEVICE", raising=False)
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
     (backend,) = plugin.cacheir_register_backends()
     reason = resolve(backend.probe)()
     assert reason
     with pytest.raises(BackendUnavailable) as caught:
-        resolve(backend.executor)(object())
+        resolve(backend.executor)(ExecutorOptions())
     assert reason in str(caught.value)
     assert caught.value.hint
 

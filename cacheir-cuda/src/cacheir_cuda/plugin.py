@@ -1,35 +1,44 @@
-"""What cacheir-cuda adds: the backend ``cuda``, which this version lists and cannot run, and a check of the driver."""
+"""What cacheir-cuda adds: the backend ``cuda`` with its kernels, and a check of the driver, all named by string."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from cacheir.plugins import BackendSpec, CheckSpec, PluginInfo, hookimpl
+from cacheir.plugins import BackendSpec, CheckSpec, KernelSpec, PluginInfo, hookimpl
 
 
 @hookimpl
 def cacheir_plugin_info() -> PluginInfo:
     """Say who this is."""
-    return PluginInfo(
-        title="CacheIR CUDA",
-        summary="Backend for NVIDIA GPUs; this version finds the driver and has no kernels.",
-    )
+    return PluginInfo(title="CacheIR CUDA", summary="Runs programs on NVIDIA GPUs through PyTorch.")
 
 
 @hookimpl
 def cacheir_register_backends() -> Iterable[BackendSpec]:
-    """Return the backend ``cuda``; its probe gives the reason why it cannot run."""
+    """Return the backend ``cuda``; its probe gives the reason where it cannot run."""
     return (
         BackendSpec(
             name="cuda",
             summary="PyTorch and Triton kernels for NVIDIA GPUs",
             targets=("cuda.triton", "cuda.torch"),
+            row_classes=(1,),
             capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-            executor="cacheir_cuda.probe:refuse_to_open",
+            executor="cacheir_cuda.executor:CudaExecutor",
             probe="cacheir_cuda.probe:why_unavailable",
             rates="cacheir_cuda.transfer_rates:transfer_rates",
+            options="cacheir_cuda.options:CudaOptions",
         ),
     )
+
+
+@hookimpl
+def cacheir_register_kernels() -> Iterator[KernelSpec]:
+    """The torch kernels, which run everything, and the Triton kernels of a decode step."""
+    from cacheir_cuda.kernels.table import torch_kernels
+    from cacheir_cuda.kernels.triton_table import triton_kernels
+
+    yield from torch_kernels()
+    yield from triton_kernels()
 
 
 @hookimpl

@@ -1,0 +1,121 @@
+"""Launches bound to tensors: for given sizes every operand is a fixed view, and a step is a loop over calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+
+from cacheir.ir.dtypes import dtype_bytes
+from cacheir.ir.types import KVType, QuantType, TensorType
+from cacheir.plugins import KernelSpec
+from cacheir.schedule.flatten import Launch, Place
+from cacheir_cuda.pool import Pool
+from cacheir_cuda.residents import Residents
+from cacheir_cuda.tensors import torch_dtype
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """A call without arguments, and what it stands for. ``why_uncapturable`` is "" where a graph may hold it."""
+
+    launch: Launch
+    kernel: str
+    run: Call
+    why_uncapturable: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What launches are bound to. ``entries`` are the kernels' functions,
+    ``by_meaning`` runs an op that has none."""
+
+    arena: torch.Tensor
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    pools: Sequence[Pool]
+    residents: Residents
+    kernels: Mapping[str, KernelSpec]
+    entries: Mapping[str, Callable[..., Any]]
+    by_meaning: Callable[..., None]
+    rows: int
+    sizes: Mapping[str, int]
+
+
+def bind(launches: Sequence[Launch], around: Surroundings) -> list[BoundLaunch]:
+    """Bind every launch for a step of ``around.rows`` rows and ``around.sizes``."""
+    return [_bind_one(launch, around) for launch in launches]
+
+
+def wanted_weights(
+    launches: Sequence[Launch], rows: int, kernels: Mapping[str, KernelSpec]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(layout, recipes) of the resident weights that ``launches`` read in a step of ``rows`` rows."""
+    for launch in launches:
+        for part in _joined(launch, kernels.get(launch.choice(rows).kernel)):
+            if not isinstance(part, Place):
+                yield part
+
+
+def _bind_one(launch: Launch, around: Surroundings) -> BoundLaunch:
+    kernel = launch.choice(around.rows).kernel
+    sizes = {name: size.evaluate(around.sizes) for name, size in launch.sizes.items()}
+    spec = around.kernels.get(kernel)
+    operands = [
+        _view(part, sizes, around) if isinstance(part, Place) else around.residents.get(*part)
+        for part in _joined(launch, spec)
+    ]
+    outs = tuple(_view(place, sizes, around) for place in launch.writes)
+    if spec is None:
+        call = partial(around.by_meaning, launch, operands, outs, sizes)
+        return BoundLaunch(launch, kernel, call, f"{launch.op.name} runs by its meaning on the host")
+    call = partial(around.entries[kernel], *operands, **launch.attrs)
+    if spec.writes_out:
+        call = partial(call, out=outs[0] if len(outs) == 1 else outs)
+    elif not all(isinstance(place.type, KVType) for place in launch.writes):
+        call = partial(_run_fresh, call, outs)
+    return BoundLaunch(launch, kernel, call, "" if spec.graph_safe else f"{kernel} says that no graph may hold it")
+
+
+def _run_fresh(call: Call, outs: Sequence[Any]) -> None:
+    made = call()
+    for out, result in zip(outs, made if isinstance(made, tuple) else (made,)):
+        if isinstance(out, torch.Tensor):
+            out.copy_(result)
+
+
+def _joined(launch: Launch, spec: KernelSpec | None) -> Iterator[Place | tuple[str, tuple[str, ...]]]:
+    """The kernel's operands in order: a place, or the layout and recipes of weights joined as the kernel wants them."""
+    layouts = spec.layouts if spec else ()
+    index = 0
+    while index < len(launch.reads):
+        first, place = index, launch.reads[index]
+        index += 1
+        if place.kind != "weight":
+            yield place
+            continue
+        recipes = [place.name]
+        while index < min(len(launch.reads), len(layouts)) and layouts[index] == "+":
+            recipes.append(launch.reads[index].name)
+            index += 1
+        yield (layouts[first] if first < len(layouts) else "", tuple(recipes))
+
+
+def _view(place: Place, sizes: Mapping[str, int], around: Surroundings) -> Any:
+    if place.kind == "state":
+        return around.pools[int(place.name)]
+    if place.kind == "input":
+        return around.inputs[place.name]
+    if place.kind == "output":
+        return around.outputs[place.name]
+    assert isinstance(place.type, (TensorType, QuantType))
+    shape = tuple(size.evaluate(sizes) for size in place.type.shape)
+    nbytes = prod(shape) * dtype_bytes(place.type.dtype)
+    part = around.arena[place.offset : place.offset + nbytes]
+    return part.view(torch_dtype(place.type.dtype)).reshape(shape)

@@ -1,0 +1,175 @@
+"""Greedy decode steps as replays of one recorded graph: main, the greedy head, and the move to the next token.
+
+A graph is recorded for a row count and a width of the page table when a step first needs it. Between two replays
+nothing comes from the host: the last launch feeds each row its own token. Without a GPU a replay calls the launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from cacheir.plugins import KernelSpec
+from cacheir.runtime.executor import Row, RowOutput, Sink
+from cacheir.schedule.flatten import Launch
+from cacheir_cuda.binding import BoundLaunch
+from cacheir_cuda.heads import row_output
+from cacheir_cuda.main_inputs import MainInputs
+from cacheir_cuda.slots import Slots
+from cacheir_cuda.staging import Staged
+
+# Replays that may wait on the device: enough to keep it busy, few enough that a row that failed wastes little.
+STEPS_IN_FLIGHT = 16
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """Main and the greedy head for ``rows`` rows: what is recorded."""
+
+    inputs: MainInputs
+    launches: Sequence[BoundLaunch]
+    tokens: torch.Tensor  # i32 [rows], what the head yields
+    groups: int
+    page_tokens: int
+
+    def run(self) -> None:
+        """One step, and the inputs of the next."""
+        for bound in self.launches:
+            bound.run()
+        given = self.inputs.tensors
+        given["tokens"].copy_(self.tokens)
+        given["positions"].add_(1)
+        for group in range(self.groups):
+            suffix = f".{group}" if group else ""
+            self._advance(given[f"slots{suffix}"], given[f"page_table{suffix}"], given["positions"])
+            given[f"lengths{suffix}"].add_(1)
+
+    def _advance(self, slots: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> None:
+        index = positions.div(self.page_tokens, rounding_mode="floor").clamp(max=table.shape[1] - 1)
+        page = table.gather(1, index.long()[:, None])[:, 0]
+        following = page * self.page_tokens + positions.remainder(self.page_tokens)
+        slots.copy_(torch.where(slots < 0, slots, following))  # negative: padding, or a token that nobody may keep
+
+
+class DecodeGraphs:
+    """Recorded steps by (rows, page table width). ``make`` binds a step; ``record`` False calls launches instead."""
+
+    def __init__(self, make: Callable[[int, int], DecodeStep], device: torch.device, record: bool) -> None:
+        self._make = make
+        self._device = device
+        self._record = record
+        self._steps: dict[tuple[int, int], tuple[DecodeStep, Callable[[], None]]] = {}
+        self.captures = 0
+
+    def clear(self) -> None:
+        """Let go of every recording."""
+        self._steps.clear()
+
+    def run(self, rows: Sequence[Row], staged: Staged, count: int, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` steps of ``rows``, whose first inputs are ``staged``, in a graph of ``count`` rows.
+
+        Returns how many were reported to ``sink``: fewer than ``n`` where a row failed.
+        """
+        step, replay = self._get(count, staged.inputs["page_table"].shape[1])
+        step.inputs.fill(_padded(staged.inputs, step.inputs.tensors))
+        done = 0
+        for tokens in self._tokens(step, replay, n):
+            outputs = [row_output(row, "head.greedy", tokens[i : i + 1].numpy(), slots) for i, row in enumerate(rows)]
+            done += 1
+            sink(outputs)
+            if any(output.error for output in outputs):
+                break
+        return done
+
+    def _tokens(self, step: DecodeStep, replay: Callable[[], None], n: int) -> Iterator[torch.Tensor]:
+        """i32 [rows] on the host for each of ``n`` steps; the device runs ahead of the reader."""
+        if self._device.type != "cuda":
+            for _ in range(n):
+                replay()
+                yield step.tokens.clone()
+            return
+        ring = torch.empty((n, len(step.tokens)), dtype=torch.int32, pin_memory=True)
+        over = [torch.cuda.Event() for _ in range(n)]  # type: ignore[no-untyped-call]
+        launched = 0
+        for number in range(n):
+            while launched < min(n, number + STEPS_IN_FLIGHT):
+                replay()
+                ring[launched].copy_(step.tokens, non_blocking=True)
+                over[launched].record()
+                launched += 1
+            over[number].synchronize()
+            yield ring[number]
+
+    def _get(self, rows: int, width: int) -> tuple[DecodeStep, Callable[[], None]]:
+        key = (rows, width)
+        if key not in self._steps:
+            step = self._make(rows, width)
+            self._steps[key] = (step, self._recorded(step) if self._record else step.run)
+        return self._steps[key]
+
+    def _recorded(self, step: DecodeStep) -> Callable[[], None]:
+        """``step`` as a CUDA graph. It runs first on rows that are all padding, which stores nothing that is read."""
+        step.inputs.fill(_padded({}, step.inputs.tensors))
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            step.run()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step.run()
+        self.captures += 1
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+def _padded(given: Mapping[str, Any], wanted: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """``given`` filled up to the shapes of ``wanted``: rows at position 0 of page 0 whose token is kept nowhere."""
+    made = {}
+    for name, tensor in wanted.items():
+        array = np.zeros(tuple(tensor.shape), np.int32)
+        if name == "head_rows":
+            array[...] = np.arange(len(array))
+        elif name.startswith("slots"):
+            array[...] = -1
+        elif name.startswith("lengths"):
+            array[...] = 1
+        if name in given and name != "head_rows":
+            array[: len(given[name])] = given[name]
+        made[name] = array
+    return made
+
+
+def one_step(run: Callable[[Sink], int]) -> tuple[RowOutput, ...]:
+    """The rows of a single step that ``run`` reports to its sink."""
+    made: list[RowOutput] = []
+    run(made.extend)
+    return tuple(made)
+
+
+def why_uncapturable(launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]) -> str | None:
+    """Why no graph can hold ``launches``, in words; None where one can."""
+    for launch in launches:
+        for choice in launch.choices:
+            spec = kernels.get(choice.kernel)
+            if spec is None:
+                return f"{launch.op.name} runs by its meaning on the host"
+            if spec is not None and not spec.graph_safe:
+                return f"{choice.kernel} says that no graph may hold it"
+    return None
+
+
+def following(row: Row) -> Row:
+    """The decode row after ``row``, which feeds the token that it made."""
+    return Row(
+        slot=row.slot,
+        tokens=(),
+        position=row.position + max(1, len(row.tokens)),
+        pages=row.pages,
+        want=row.want,
+        draw=row.draw + 1,
+    )

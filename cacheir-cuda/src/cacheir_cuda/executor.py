@@ -1,0 +1,396 @@
+"""The CUDA executor: weights and pages on the device, a step by launches or by replay of a recorded graph."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cacheir.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, UsageError
+from cacheir.ir.types import TensorType
+from cacheir.plugins import KernelSpec
+from cacheir.plugins.installation import Installation, default
+from cacheir.plugins.ref import resolve
+from cacheir.reference.interpreter import Interpreter
+from cacheir.runtime.executor import (
+    CallTiming,
+    Capabilities,
+    ExecutorOptions,
+    MemoryUse,
+    Row,
+    RowOutput,
+    Sink,
+    Step,
+    StepOutput,
+)
+from cacheir.schedule.capture_plan import captures_of
+from cacheir.schedule.flatten import Launch, flatten
+from cacheir.schedule.program import Program
+from cacheir.schedule.unfuse import unfuse
+from cacheir.weights.store import WeightStore
+from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, following, one_step, why_uncapturable
+from cacheir_cuda.heads import HEADS, HeadRunner, is_greedy
+from cacheir_cuda.kernels.triton_refusals import check_compiled
+from cacheir_cuda.main_inputs import MainInputs
+from cacheir_cuda.options import read_options
+from cacheir_cuda.pool import DTYPES, Pool
+from cacheir_cuda.probe import why_unavailable
+from cacheir_cuda.residents import Residents
+from cacheir_cuda.slots import Slots
+from cacheir_cuda.staging import Staged, check_limits, stage
+from cacheir_cuda.tensors import fill, to_host, torch_dtype
+from cacheir_cuda.timed_calls import Timings, call_launches
+
+# Bound steps kept: prefill chunks of the usual sizes. A bound step is a few thousand views.
+KEPT_BINDINGS = 8
+# A page table is at least this wide, then wider by powers of two: few widths, so few graphs.
+LEAST_WIDTH = 16
+OUT_OF_MEMORY = "the device has no memory left for this row's step: give it a shorter prompt, or run fewer requests"
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """Main bound for given sizes: where its inputs go, where its rows come from, what to call."""
+
+    inputs: MainInputs
+    rows: torch.Tensor
+    launches: Sequence[BoundLaunch]
+
+
+class CudaExecutor:
+    """``cacheir.runtime.executor.Executor`` on torch tensors. One thread calls it.
+
+    Raises UsageError for options that it does not have, BackendUnavailable where the device is not there.
+    """
+
+    def __init__(self, options: ExecutorOptions, installation: Installation | None = None) -> None:
+        if options.kv_dtype and options.kv_dtype not in DTYPES:
+            raise UsageError(f"the CUDA backend keeps KV as {', '.join(DTYPES)}, not {options.kv_dtype!r}")
+        self._options = options
+        self._own = read_options(options.extra)
+        if self._own.device != "cpu" and not torch.cuda.is_available():
+            reason = why_unavailable() or "PyTorch sees no GPU (it may be built for the CPU alone)"
+            raise BackendUnavailable(
+                f"backend 'cuda' cannot run: {reason}", hint="use --backend cpu, which runs on NumPy"
+            )
+        self._device = torch.device(self._own.device)
+        self._installation = installation or options.installation or default()
+        self._program: Program | None = None
+        self._pools: list[Pool] = []
+        self._slots = Slots()
+        self._bound: OrderedDict[tuple[str, int, int, int, int], _Bound] = OrderedDict()
+        self._misses: Counter[str] = Counter()
+        self._fallbacks = 0
+
+    def load(self, program: Program, weights: WeightStore) -> None:
+        """Flatten the program and make its weights resident.
+
+        Raises BackendError where it needs what is not installed, UsageError where ``unfuse`` names no node,
+        DeviceOutOfMemory where the weights do not fit.
+        """
+        names = {name for schedule in program.schedules.values() for name in schedule.kernels}
+        self._kernels: dict[str, KernelSpec] = {name: self._installation.kernels[name] for name in names}
+        check_compiled(self._kernels, self._device.type)
+        self._entries = {name: resolve(spec.entry) for name, spec in self._kernels.items()}
+        self._residents = Residents(weights, self._device, getattr(torch, self._own.dtype))
+        self._interpreter = Interpreter(self._installation.ops.by_name())
+        launches = {
+            (mode, graph.name): flatten(program, mode, graph.name)
+            for mode, module in program.modules.items()
+            for graph in (module.main, *module.heads)
+        }
+        if self._options.unfuse:
+            launches = unfuse(launches, self._options.unfuse)
+        self._main = {mode: launches.pop((mode, module.main.name)) for mode, module in program.modules.items()}
+        plans = {plan.mode: plan for plan in captures_of(program).modes}
+        self._captures = plans.get("decode")
+        self._heads = HeadRunner(program, launches, self._surroundings, self._device)
+        record = self._own.use_cuda_graph and self._device.type == "cuda"
+        self._graphs = DecodeGraphs(self._decode_step, self._device, record)
+        try:
+            arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
+            self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
+            self._residents.make_all(self._wanted_weights(program))
+        except torch.OutOfMemoryError as error:
+            raise DeviceOutOfMemory(f"the weights do not fit into the device's memory: {error}") from error
+        weights.release()
+        self._program = program
+
+    def open_pools(self, pages: Sequence[int]) -> None:
+        """One pool for each KV group. DeviceOutOfMemory where the device does not have the bytes."""
+        program = self._loaded()
+        if len(pages) != len(program.groups):
+            raise UsageError(
+                f"open_pools takes a page count for each of {len(program.groups)} KV groups, not {len(pages)}"
+            )
+        self._bound.clear()
+        self._graphs.clear()
+        self._pools = []
+        try:
+            self._pools = [
+                Pool(kind, layers, count, self._options.page_tokens, self._device, self._options.kv_dtype)
+                for kind, layers, count in zip(program.groups, program.group_layers, pages)
+            ]
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not isinstance(error, torch.OutOfMemoryError) and self._device.type == "cuda":
+                raise
+            raise DeviceOutOfMemory(f"the KV pools of {list(pages)} pages do not fit into memory: {error}") from error
+
+    def capabilities(self) -> Capabilities:
+        """What this executor takes."""
+        program = self._loaded()
+        return Capabilities(
+            determinism="tolerance",
+            heads=("nothing", *HEADS),
+            page_tokens=(),
+            kv_formats=tuple(DTYPES),
+            row_classes=tuple(program.schedules["decode"].row_classes),
+            max_rows=program.max_rows,
+            max_tokens=program.max_tokens,
+            run_ahead=True,
+            masks=True,
+        )
+
+    def submit(self, step: Step) -> StepOutput:
+        """Run ``step``; the ticket is its output."""
+        return StepOutput(rows=self._guarded(step))
+
+    def wait(self, ticket: Any) -> StepOutput:
+        """The output of ``submit``."""
+        assert isinstance(ticket, StepOutput)
+        return ticket
+
+    def run_ahead(self, step: Step, n: int, sink: Sink) -> int:
+        """Up to ``n`` decode steps of the step's rows, each fed the token before; stops early where a row fails."""
+        for row in step.rows:
+            if row.want != "token" or row.mask is not None:
+                raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}, a mask) needs the host")
+        if self._why_no_graph(step) is None:
+            last = max(row.position for row in step.rows) + n
+            if last <= self._loaded().max_seq and all(self._reaches(row, n) for row in step.rows):
+                with torch.no_grad():
+                    return self._replay(step, n, sink)
+        rows = step.rows
+        for number in range(n):
+            made = self._guarded(Step(mode="decode", rows=rows))
+            sink(made)
+            if any(row.error for row in made):
+                return number + 1
+            rows = tuple(following(row) for row in rows)
+        return n
+
+    def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages, (source, target) each."""
+        self._pools[group].copy_pages(pairs)
+
+    def read_pages(self, group: int, pages: Sequence[int]) -> NDArray[np.float32]:
+        """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
+        return self._pools[group].read_pages(pages)
+
+    def write_pages(self, group: int, pages: Sequence[int], data: NDArray[np.float32]) -> None:
+        """``data`` as ``read_pages`` gives it."""
+        self._pools[group].write_pages(pages, data)
+
+    def measure(self, step: Step) -> Sequence[CallTiming]:
+        """Run ``step`` once without a graph and time each launch, the device waited for around each."""
+        totals: Timings = {}
+        with torch.no_grad():
+            self._launch(step, totals)
+        return [
+            CallTiming(graph=graph, node=node, kernel=kernel, calls=calls, seconds=seconds)
+            for (graph, node, kernel), (calls, seconds) in totals.items()
+        ]
+
+    def memory(self) -> MemoryUse:
+        """Owned bytes now; ``workspace`` is what torch holds of the device beside them."""
+        self._loaded()
+        weights, kv, arena = self._residents.nbytes, sum(pool.nbytes for pool in self._pools), self._arena.nbytes
+        held = torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
+        return MemoryUse(weights=weights, kv=kv, arena=arena, workspace=max(0, held - weights - kv - arena))
+
+    def counters(self) -> Mapping[str, int]:
+        """How often a graph was recorded, a decode step ran without one (also by reason), an op ran by meaning."""
+        reasons = {f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())}
+        captures = self._graphs.captures if self._program is not None else 0
+        return {
+            "captures": captures,
+            "graph_misses": sum(self._misses.values()),
+            "fallbacks": self._fallbacks,
+            **reasons,
+        }
+
+    def close(self) -> None:
+        """Let go of weights, pages, graphs and bindings."""
+        self._bound.clear()
+        self._pools = []
+        if self._program is not None:
+            self._graphs.clear()
+            self._heads.clear()
+            self._residents.clear()
+            self._arena = torch.empty(0, dtype=torch.uint8)
+            self._program = None
+
+    def _guarded(self, step: Step) -> tuple[RowOutput, ...]:
+        """The step's rows; where the device runs out of memory they run one by one, and one that cannot is an error."""
+        try:
+            with torch.no_grad():
+                return self._run(step)
+        except torch.OutOfMemoryError:
+            self._bound.clear()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+        if len(step.rows) == 1:
+            return (RowOutput(slot=step.rows[0].slot, error=OUT_OF_MEMORY),)
+        return tuple(made for row in step.rows for made in self._guarded(Step(mode=step.mode, rows=(row,))))
+
+    def _run(self, step: Step) -> tuple[RowOutput, ...]:
+        if step.mode != "decode":
+            return self._launch(step, None)
+        reason = self._why_no_graph(step)
+        if reason is None:
+            return one_step(partial(self._replay, step, 1))
+        self._misses[reason] += 1
+        return self._launch(step, None)
+
+    def _launch(self, step: Step, timings: Timings | None) -> tuple[RowOutput, ...]:
+        """The step, launch by launch."""
+        staged = self._staged(step)
+        bound = self._bind(step.mode, staged)
+        bound.inputs.fill(staged.inputs)
+        starts = staged.inputs.get("row_starts", np.empty(0, np.int32)).tolist()
+        for group, pool in enumerate(self._pools):
+            pool.begin_step(starts, staged.inputs[f"lengths.{group}" if group else "lengths"].tolist())
+        call = partial(call_launches, timings=timings, device=self._device)
+        call(bound.launches)
+        made = self._heads.run(step, staged, bound.rows, self._slots, call)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # the next step fills the pinned inputs anew
+        return made
+
+    def _replay(self, step: Step, n: int, sink: Sink) -> int:
+        staged = self._staged(step)
+        return self._graphs.run(step.rows, staged, self._graph_rows(len(step.rows)), n, self._slots, sink)
+
+    def _why_no_graph(self, step: Step) -> str | None:
+        """Why a decode step cannot be a replay, in words."""
+        program = self._loaded()
+        if not self._own.use_cuda_graph:
+            return "graphs are switched off"
+        if self._options.unfuse:
+            return "a node runs by its meaning (unfuse)"
+        if len(step.rows) > program.max_rows:
+            return "more rows than the program takes"
+        if not all(
+            is_greedy(row, self._slots) and len(row.tokens) <= 1 and row.want_at in ((), (0,)) for row in step.rows
+        ):
+            return "a row wants more than its greedy token"
+        if "sequence_lengths" in {value.name for value in program.modules["decode"].main.inputs}:
+            return "main reads the lengths of sequences"
+        return why_uncapturable(self._main["decode"], self._kernels)
+
+    def _graph_rows(self, rows: int) -> int:
+        """How many rows the graph has that runs ``rows``."""
+        capture = self._captures.capture_for(rows) if self._captures else None
+        return capture.rows if capture else rows
+
+    def _reaches(self, row: Row, n: int) -> bool:
+        return all(len(pages) * self._options.page_tokens >= row.position + n for pages in row.pages)
+
+    def _decode_step(self, rows: int, width: int) -> DecodeStep:
+        """What a graph of ``rows`` rows records."""
+        main = self._loaded().modules["decode"].main
+        sizes = {"T": rows, "B": rows, "R": rows, "M": width}
+        shapes = {value.name: _shape(value.type, sizes) for value in main.inputs}
+        bound = self._bind_main("decode", shapes, sizes)
+        head = self._heads.bind_on("decode", "head.greedy", bound.rows)
+        launches = (*bound.launches, *head.launches)
+        return DecodeStep(bound.inputs, launches, head.output, len(self._pools), self._options.page_tokens)
+
+    def _staged(self, step: Step) -> Staged:
+        program = self._loaded()
+        if not self._pools and program.groups:
+            raise BackendError("the executor has no KV pages yet", hint="call open_pools first")
+        tokens = [self._slots.tokens(row) for row in step.rows]
+        check_limits(step, tokens, program)
+        page_tokens = self._options.page_tokens
+        full = -(-program.max_seq // page_tokens)
+        used = max((len(pages) for row in step.rows for pages in row.pages), default=1)
+        width = max(LEAST_WIDTH, 1 << max(0, used - 1).bit_length())
+        return stage(step.rows, tokens, len(program.groups), page_tokens, min(full, width))
+
+    def _bind(self, mode: str, staged: Staged) -> _Bound:
+        width = staged.inputs["page_table"].shape[1]
+        key = (mode, staged.tokens, staged.rows, staged.head_rows, width)
+        if key in self._bound:
+            self._bound.move_to_end(key)
+            return self._bound[key]
+        sizes = {"T": staged.tokens, "B": staged.rows, "R": staged.head_rows, "M": width}
+        names = [value.name for value in self._loaded().modules[mode].main.inputs]
+        bound = self._bind_main(mode, {name: staged.inputs[name].shape for name in names}, sizes)
+        self._bound[key] = bound
+        if len(self._bound) > KEPT_BINDINGS:
+            self._bound.popitem(last=False)
+        return bound
+
+    def _bind_main(self, mode: str, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> _Bound:
+        inputs = MainInputs(shapes, self._device)
+        first = self._loaded().modules[mode].main.outputs[0].type
+        assert isinstance(first, TensorType)
+        rows = torch.zeros(first.sizes(sizes), dtype=torch_dtype(first.dtype), device=self._device)
+        around = self._surroundings(inputs.tensors, {"0": rows}, sizes["T"], sizes)
+        return _Bound(inputs, rows, bind(self._main[mode], around))
+
+    def _surroundings(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        rows: int,
+        sizes: Mapping[str, int],
+    ) -> Surroundings:
+        return Surroundings(
+            arena=self._arena,
+            inputs=inputs,
+            outputs=outputs,
+            pools=self._pools,
+            residents=self._residents,
+            kernels=self._kernels,
+            entries=self._entries,
+            by_meaning=self._by_meaning,
+            rows=rows,
+            sizes=sizes,
+        )
+
+    def _by_meaning(
+        self, launch: Launch, operands: Sequence[Any], outs: Sequence[Any], sizes: Mapping[str, int]
+    ) -> None:
+        """Run an op that has no kernel on the host: its operands go there, its results come back."""
+        self._fallbacks += 1
+        host = [to_host(operand) for operand in operands]
+        with np.errstate(all="ignore"):
+            made = self._interpreter.apply(launch.op, host, sizes, launch.layer)
+        for out, result in zip(outs, made):
+            if isinstance(out, torch.Tensor):
+                fill(out, np.asarray(result))
+
+    def _wanted_weights(self, program: Program) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for mode, launches in self._main.items():
+            for rows in (1, program.max_rows if mode == "decode" else program.max_tokens):
+                yield from wanted_weights(launches, rows, self._kernels)
+        yield from self._heads.wanted_weights(self._kernels)
+
+    def _loaded(self) -> Program:
+        if self._program is None:
+            raise BackendError("the executor has no program yet", hint="call load first")
+        return self._program
+
+
+def _shape(type_: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    assert isinstance(type_, TensorType)
+    return tuple(type_.sizes(sizes))

@@ -1,0 +1,45 @@
+"""The Triton kernels as records: what a decode step runs on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cacheir.plugins import KernelSpec
+from cacheir_cuda.kernels.table import LINEAR_LAYOUTS, QKV_LAYOUTS, SWIGLU_LAYOUTS
+
+TARGET = "cuda.triton"
+
+# op -> (module and function, layout of each operand, refusal, most rows with 0 for any)
+_KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
+    ("rms_norm", "triton_rows:rms_norm", ("", "f32"), "rows", 0),
+    ("add_rms_norm", "triton_rows:add_rms_norm", ("", "", "f32"), "rows", 0),
+    ("rms_norm_pair", "triton_rows:rms_norm_pair", ("", "", "f32", "f32"), "pair", 0),
+    ("rope_pair", "triton_rows:rope_pair", (), "rotation", 0),
+    ("kv_append", "triton_rows:kv_append", (), "rows", 0),
+    ("linear", "triton_products:linear", LINEAR_LAYOUTS, "rows", 1),
+    ("fused_qkv", "triton_products:fused_qkv", QKV_LAYOUTS, "rows", 1),
+    ("fused_swiglu", "triton_products:fused_swiglu", SWIGLU_LAYOUTS, "rows", 1),
+    ("head_argmax", "triton_products:head_argmax", LINEAR_LAYOUTS, "rows", 1),
+    ("paged_attention_decode", "triton_attention:paged_attention_decode", (), "rows", 0),
+)
+
+
+def triton_kernels() -> Iterator[KernelSpec]:
+    """The records, for the kernels hook."""
+    for op, place, layouts, refusal, most in _KERNELS:
+        yield KernelSpec(
+            name=f"{TARGET}.{place.split(':')[1]}",
+            op=op,
+            target=TARGET,
+            entry=f"cacheir_cuda.kernels.{place}",
+            dtypes=() if op == "kv_append" else ("f32",),
+            refuses=f"cacheir_cuda.kernels.triton_refusals:{refusal}",
+            writes_out=op != "kv_append",
+            in_place=op == "add_rms_norm",
+            in_place_over=(0, 1) if op == "add_rms_norm" else (),
+            layouts=layouts,
+            weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
+            row_order="varies",
+            min_rows=1,
+            max_rows=most,
+        )

@@ -1,0 +1,36 @@
+"""The integer inputs of main in one buffer on the device, filled by one copy from pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+
+
+class MainInputs:
+    """i32 tensors by name; ``shapes`` are theirs. Each is a view of one buffer."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
+        total = sum(map(prod, shapes.values()))
+        host = torch.zeros(total, dtype=torch.int32)
+        self._host = host.pin_memory() if device.type == "cuda" else host
+        self._device = torch.zeros(total, dtype=torch.int32, device=device)
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._arrays: dict[str, I32] = {}
+        start = 0
+        for name, shape in shapes.items():
+            part = slice(start, start + prod(shape))
+            self.tensors[name] = self._device[part].view(shape)
+            self._arrays[name] = self._host[part].view(shape).numpy()
+            start = part.stop
+
+    def fill(self, arrays: Mapping[str, I32]) -> None:
+        """Copy the arrays of these names to the device. The copy before must be over: a step's end waits for it."""
+        for name, array in self._arrays.items():
+            array[...] = arrays[name]
+        self._device.copy_(self._host, non_blocking=True)

@@ -1,0 +1,88 @@
+"""The KV pages of one group of layers on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cacheir.ir.types import KVType
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Pool:
+    """Storage [layers, pages + 1, 2 (K, V), heads, page_tokens, head_dim].
+
+    The last page is nobody's: tokens with a negative slot (padding of a captured step) are stored there, so that no
+    kernel needs to know how many rows are real.
+    """
+
+    def __init__(
+        self, kind: KVType, layers: Sequence[int], pages: int, page_tokens: int, device: torch.device, dtype: str = ""
+    ) -> None:
+        """``layers`` are the model's layers in the pool's order; ``dtype`` stores in another format than ``kind``'s."""
+        self.kind = replace(kind, dtype=dtype) if dtype else kind
+        self.page_tokens = page_tokens
+        self.pages = pages
+        self._row = {layer: row for row, layer in enumerate(layers)}
+        shape = (len(self._row), pages + 1, 2, kind.heads, page_tokens, kind.head_dim)
+        self.storage = torch.zeros(shape, dtype=DTYPES[self.kind.dtype], device=device)
+        # Row bounds and lengths of the step under way as the host knows them; None: a kernel asks the device.
+        self.row_starts: list[int] | None = None
+        self.lengths: list[int] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
+        return self.storage.nbytes
+
+    def layer(self, layer: int) -> torch.Tensor:
+        """[pages + 1, 2, heads, page_tokens, head_dim] of the model's layer ``layer``."""
+        return self.storage[self._row[layer]]
+
+    def begin_step(self, row_starts: list[int], lengths: list[int]) -> None:
+        """Say which tokens belong to which row in the step that comes."""
+        self.row_starts, self.lengths = row_starts, lengths
+
+    def append(self, layer: int, k: F32, v: F32, slots: I32) -> None:
+        """k, v [T, K, D] into token places ``slots`` [T] of ``layer``, for an op that runs by its meaning."""
+        kept = torch.from_numpy(np.array(slots, np.int64)).to(self.storage.device)
+        page, offset = kept.clamp(min=0) // self.page_tokens, kept.clamp(min=0) % self.page_tokens
+        page = torch.where(kept < 0, self.pages, page)
+        for number, given in enumerate((k, v)):
+            values = torch.from_numpy(np.array(given, np.float32)).to(self.storage)
+            self.layer(layer)[page, number, :, offset] = values
+
+    def gather(self, layer: int, page_table: I32, lengths: I32) -> tuple[F32, F32]:
+        """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length: what ``kv_gather`` means."""
+        shape = (len(lengths), int(lengths.max(initial=0)), self.kind.heads, self.kind.head_dim)
+        both = np.zeros((2, *shape), np.float32)
+        for row, (table, length) in enumerate(zip(page_table, lengths)):
+            used = self._indices([int(page) for page in table[: -(-int(length) // self.page_tokens)]])
+            pages = self.layer(layer)[used].float().cpu().permute(1, 0, 3, 2, 4)  # [2, pages, tokens, heads, head_dim]
+            both[:, row, :length] = pages.reshape(2, -1, *shape[2:])[:, : int(length)].numpy()
+        return both[0], both[1]
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages, (source, target) each."""
+        for source, target in pairs:
+            self.storage[:, target].copy_(self.storage[:, source])
+
+    def read_pages(self, pages: Sequence[int]) -> F32:
+        """f32 [pages, layers, 2, heads, page_tokens, head_dim]."""
+        chosen = self.storage[:, self._indices(pages)].transpose(0, 1).float().cpu()
+        return np.ascontiguousarray(chosen.numpy())
+
+    def write_pages(self, pages: Sequence[int], data: F32) -> None:
+        """``data`` as ``read_pages`` gives it."""
+        given = torch.from_numpy(np.array(data, np.float32)).to(self.storage.device)
+        self.storage[:, self._indices(pages)] = given.transpose(0, 1).to(self.storage.dtype)
+
+    def _indices(self, pages: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(pages), dtype=torch.int64, device=self.storage.device)

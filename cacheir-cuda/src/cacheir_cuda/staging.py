@@ -1,0 +1,97 @@
+"""A step as the arrays that main takes: tokens, positions, slots, page tables, lengths, head rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacheir.errors import RequestError
+from cacheir.runtime.executor import Row, Step
+from cacheir.schedule.program import Program
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The inputs by name, and which head rows belong to which row of the step: ``head_spans[i]`` is a slice of them."""
+
+    inputs: Mapping[str, I32]
+    head_spans: tuple[slice, ...]
+    tokens: int
+    rows: int
+    head_rows: int
+
+
+def stage(
+    rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], groups: int, page_tokens: int, table_width: int
+) -> Staged:
+    """The arrays for ``rows``, whose token ids are ``tokens``. Names of groups after the first end in their number.
+
+    Raises RequestError where a row's pages do not reach its last token.
+    """
+    counts = [len(ids) for ids in tokens]
+    starts = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    ends = [row.position + count for row, count in zip(rows, counts)]
+    positions = np.concatenate([np.arange(row.position, end, dtype=np.int32) for row, end in zip(rows, ends)])
+    inputs: dict[str, I32] = {
+        "tokens": np.fromiter((token for ids in tokens for token in ids), np.int32, int(starts[-1])),
+        "positions": positions,
+        "row_starts": starts,
+        "sequence_lengths": np.repeat([row.length or end for row, end in zip(rows, ends)], counts).astype(np.int32),
+    }
+    for group in range(groups):
+        suffix = f".{group}" if group else ""
+        table = np.zeros((len(rows), table_width), np.int32)
+        slots = np.empty(int(starts[-1]), np.int32)
+        for index, (row, n) in enumerate(zip(rows, counts)):
+            _place(row, row.pages[group], n, page_tokens, table[index], slots[starts[index] : starts[index + 1]])
+        inputs[f"page_table{suffix}"] = table
+        inputs[f"slots{suffix}"] = slots
+        inputs[f"lengths{suffix}"] = np.asarray(ends, np.int32)
+    spans, head_rows = _head_rows(rows, counts, starts)
+    inputs["head_rows"] = head_rows
+    return Staged(inputs, spans, int(starts[-1]), len(rows), len(head_rows))
+
+
+def check_limits(step: Step, tokens: Sequence[tuple[int, ...]], program: Program) -> None:
+    """Raise RequestError for a step above the sizes that the program's buffers were planned for."""
+    count, rows = sum(map(len, tokens)), len(step.rows)
+    most = program.max_tokens if step.mode == "prefill" else program.max_rows
+    if rows > program.max_rows:
+        raise RequestError(f"a step of {rows} rows, and this program takes {program.max_rows}")
+    if count > most:
+        raise RequestError(f"a {step.mode} step of {count} tokens, and this program takes {most}")
+    for row, ids in zip(step.rows, tokens):
+        if row.position + len(ids) > program.max_seq:
+            raise RequestError(
+                f"slot {row.slot} would reach position {row.position + len(ids) - 1}, "
+                f"and this program has {program.max_seq} positions"
+            )
+
+
+def _place(row: Row, pages: tuple[int, ...], count: int, page_tokens: int, table: I32, slots: I32) -> None:
+    if len(pages) * page_tokens < row.position + count:
+        raise RequestError(
+            f"slot {row.slot} has {len(pages)} pages of {page_tokens} tokens, "
+            f"too few for position {row.position + count - 1}"
+        )
+    if len(pages) > len(table):
+        raise RequestError(f"slot {row.slot} has {len(pages)} pages, this program's page table holds {len(table)}")
+    table[: len(pages)] = pages
+    at = np.arange(row.position, row.position + count, dtype=np.int32)
+    slots[...] = table[at // page_tokens] * page_tokens + at % page_tokens
+
+
+def _head_rows(rows: Sequence[Row], counts: Sequence[int], starts: I32) -> tuple[tuple[slice, ...], I32]:
+    chosen: list[int] = []
+    spans = []
+    for index, (row, count) in enumerate(zip(rows, counts)):
+        wanted = () if row.want == "nothing" else row.want_at or (count - 1,)
+        spans.append(slice(len(chosen), len(chosen) + len(wanted)))
+        chosen += [int(starts[index]) + at for at in wanted]
+    return tuple(spans), np.asarray(chosen, np.int32)
