@@ -129,7 +129,7 @@ def main() -> None:
             made[name] = run()
         except Exception as error:  # noqa: BLE001  a row that failed is a row of the report
             made[name] = {"failed": f"{type(error).__name__}: {error}"[:1500]}
-        out.write_text(json.dumps(made, indent=1))
+        out.write_text(json.dumps(made, indent=1) + "\n")
         print(name, json.dumps(made[name])[:900], flush=True)
 
     with tempfile.TemporaryDirectory() as place:

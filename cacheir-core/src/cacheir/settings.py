@@ -34,6 +34,7 @@ SETTINGS = (
     Setting("CACHEIR_CACHE_LIMIT_GB", "gigabytes", "20", "the size at which the oldest cached artifacts are dropped"),
     Setting("CACHEIR_BACKEND", "name", "auto", "the backend of models for which none was named; auto takes the best"),
     Setting("CACHEIR_THREADS", "count", "0", "threads of a backend; 0 means as many as the process may use"),
+    Setting("CACHEIR_API_KEY", "name", "", "the key of a server: cacheir serve demands it, cacheir incident sends it"),
     Setting("CACHEIR_CHECK_TEXT", "flag", "0", "re-parse the text of each graph after each pass"),
 )
 
