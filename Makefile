@@ -37,7 +37,7 @@ test-example: dev
 
 test-together: dev
 	$(SAY) "Tests 3/3: what no package can test by itself"
-	$(BIN)/python -m pytest -q -m "not slow" tests
+	$(BIN)/python -m pytest -q -m "not slow" tests cacheir-cuda/tests
 
 dev: $(VENV)/dev-ready  ## set up for work on the code: every package editable, tools, oracles of the tests
 

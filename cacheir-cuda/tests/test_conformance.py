@@ -53,6 +53,7 @@ class TestFloat32(BackendTests):
     executor_options: ClassVar[Mapping[str, Any]] = {"extra": {"cuda_dtype": "float32"}}
 
 
+@pytest.mark.slow
 class TestWithoutGraphs(BackendTests):
     """Launch by launch, in bfloat16: 8 bits of each weight and activation are left."""
 
@@ -81,6 +82,7 @@ class TestTorchKernels(KernelTests):
         return prepared
 
 
+@pytest.mark.slow
 class TestTritonKernels(TestTorchKernels):
     """In Triton's interpreter, which is chosen before a kernel is defined."""
 
