@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 from cacheir import Runtime
 from cacheir_importers.tiny import write_json, write_tiny
 from cacheir_importers.tiny_config import TinyShape, tiny_config
-from cacheir_importers.tiny_tokenizer import train_tokenizer, write_tokenizer
 
 QWEN3_06B = TinyShape(
     hidden=1024, layers=28, heads=16, kv_heads=8, head_dim=128, feed_forward=3072, vocab=151936, positions=4096,
@@ -29,7 +28,7 @@ SAMPLES = 7
 
 
 def write_random(folder: Path, family: str, shape: TinyShape) -> None:
-    """A model of ``shape`` with weights N(0, 0.02) in bfloat16, norms 1; the tokenizer is a tiny one."""
+    """A model of ``shape`` with weights N(0, 0.02) in bfloat16, norms 1, and without a tokenizer: all ids are known."""
     config = tiny_config(family, shape)
     torch.manual_seed(7)
     tensors: dict[str, torch.Tensor] = {}
@@ -53,7 +52,6 @@ def write_random(folder: Path, family: str, shape: TinyShape) -> None:
         for norm in ("q_norm", "k_norm"):
             tensors[f"{at}.self_attn.{norm}.weight"] = torch.ones(shape.head_dim, dtype=torch.bfloat16)
     folder.mkdir(parents=True)
-    write_tokenizer(folder, train_tokenizer(300))
     write_json(folder / "config.json", {**config, "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1})
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
