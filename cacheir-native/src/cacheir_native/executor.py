@@ -79,7 +79,10 @@ class NativeExecutor:
         UsageError where ``unfuse`` names no node.
         """
         if program.spec is None or not set(program.modules) <= {"prefill", "decode"}:
-            raise BackendError("the native backend runs decoders alone", hint="use --backend cpu for a plain graph")
+            raise BackendError(
+                "the native backend runs decoders alone",
+                hint="cacheir execute --backend cpu runs a plain graph on arrays",
+            )
         kernels = self._kernels_of(program)
         launches: Mapping[tuple[str, str], Sequence[Launch]] = {
             (mode, graph.name): flatten(program, mode, graph.name)

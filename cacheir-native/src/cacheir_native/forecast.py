@@ -34,7 +34,9 @@ LAUNCH_BYTES = 2500
 def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -> MemoryForecast:
     """As ``BackendSpec.memory`` promises; ``pages`` are the KV pages of each group."""
     if program.spec is None:
-        raise BackendError("the native backend runs decoders alone", hint="use --backend cpu for a plain graph")
+        raise BackendError(
+            "the native backend runs decoders alone", hint="cacheir execute --backend cpu runs a plain graph on arrays"
+        )
     kernels = (options.installation or default()).kernels.by_name()
     names = {name for schedule in program.schedules.values() for name in schedule.kernels}
     launches: Mapping[tuple[str, str], Sequence[Launch]] = {

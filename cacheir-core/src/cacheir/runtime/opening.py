@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheir.errors import CacheIRError, PluginError, UsageError
+from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.backend_choice import LAST_RESORT, BackendChoice, choose_backend
 from cacheir.runtime.executor import Executor, ExecutorOptions
@@ -145,6 +146,10 @@ def _artifact(
 def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
     """What an artifact was compiled for cannot be changed by opening it."""
     missing = [mode for mode in ("prefill", "decode") if mode not in card.options.modes]
+    if PLAIN_MODE in card.options.modes:
+        raise UsageError(
+            f"{path} is a plain graph, so it cannot generate", hint="cacheir execute runs a plain graph on arrays"
+        )
     if missing:
         raise UsageError(
             f"{path} was compiled without {missing[0]}, so it cannot generate",
