@@ -28,6 +28,16 @@ def test_both_kernels_equal_float64(tokens: int, width: int, features: int, with
         np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5 * np.sqrt(width))
 
 
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 2), (1, 1), (0, 4), (2, 1, 3)])
+def test_rows_of_any_rank(shape: tuple[int, ...]) -> None:
+    x, weight, bias = _inputs(int(np.prod(shape)), 24, 8)
+    expected = x.astype(np.float64) @ weight.astype(np.float64).T + bias
+    for kernel in (linear, linear_invariant):
+        out = np.full((*shape, 8), np.nan, np.float32)
+        kernel(x.reshape(*shape, 24), weight, bias, out=out)
+        np.testing.assert_allclose(out, expected.reshape(*shape, 8), rtol=2e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("width", "features"),
     [(64, 64), (64, 128), (64, 300), (576, 960), (576, 3072), (1536, 576), (896, 4864), (513, 511), (72, 17000)],

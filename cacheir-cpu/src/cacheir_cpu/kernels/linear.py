@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +22,8 @@ PANEL_FEATURES = 1024
 
 
 def product(x: F32, rows: F32, out: F32) -> None:
-    """x [T, K], rows [N, K] -> out [T, N]: one row by the matrix-vector product, more by the matrix product."""
-    if x.shape[0] == 1 and out.flags.c_contiguous:
+    """x [..., K], rows [N, K] -> out [..., N]: one row by the matrix-vector product, more by the matrix product."""
+    if x.ndim == 2 and x.shape[0] == 1 and out.flags.c_contiguous:
         np.dot(rows, x[0], out=out[0])
     else:
         np.matmul(x, rows.T, out=out)
@@ -58,14 +60,19 @@ def _in_blocks(x: F32, rows: F32, out: F32) -> None:
 
 
 def linear(x: F32, rows: F32, bias: F32 | None = None, *, out: F32) -> None:
-    """x [T, K], rows [N, K], bias [N] -> out [T, N]."""
+    """x [..., K], rows [N, K], bias [N] -> out [..., N]."""
     product(x, rows, out)
     if bias is not None:
         out += bias
 
 
 def linear_invariant(x: F32, rows: F32, bias: F32 | None = None, *, out: F32) -> None:
-    """x [T, K], rows [N, K], bias [N] -> out [T, N], the same bits in any company."""
-    product_invariant(x, rows, out)
+    """x [..., K], rows [N, K], bias [N] -> out [..., N], the same bits in any company."""
+    if x.ndim == 2:
+        product_invariant(x, rows, out)
+    else:  # plain graphs have products of any rank
+        flat = np.empty((math.prod(x.shape[:-1]), len(rows)), np.float32)
+        product_invariant(x.reshape(len(flat), x.shape[-1]), rows, flat)
+        out[...] = flat.reshape(out.shape)
     if bias is not None:
         out += bias
