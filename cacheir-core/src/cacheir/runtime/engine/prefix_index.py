@@ -261,7 +261,9 @@ class PrefixIndex:
             node.parent.resident += 1
 
     def _make_room_on_host(self) -> None:
-        while self._store is not None and (key := self._store.overfull()) is not None:
+        # A block that is about to be restored stays: room for it on the device may be what spilled the last one.
+        in_use = lambda key: self._spilled[key].users > 0  # noqa: E731
+        while self._store is not None and (key := self._store.overfull(in_use)) is not None:
             node = self._spilled[key]
             self._store.counts.dropped_blocks += 1
             self._remember(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -120,9 +120,11 @@ class SpillStore:
         self._next += 1
         return self._next - 1
 
-    def overfull(self) -> int | None:
-        """The key of the block to drop, while more is held than may be."""
-        return next(iter(self._blocks)) if self._bytes > self.policy.host_bytes else None
+    def overfull(self, in_use: Callable[[int], bool]) -> int | None:
+        """The key of the oldest block that may be dropped while more is held than may be; None where all are in use."""
+        if self._bytes <= self.policy.host_bytes:
+            return None
+        return next((key for key in self._blocks if not in_use(key)), None)
 
     def restore(self, key: int, pages: Sequence[int]) -> None:
         """Writes a block into fresh pages, and forgets it."""
