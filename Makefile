@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PROMPT ?= What is a compiler? Answer in two sentences.
+override PROMPT := $(value PROMPT)
 export PROMPT # as a variable of the shell, so that quotes and dollars in it stay what they are
 TOKENS ?= 96
 
