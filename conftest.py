@@ -1,8 +1,9 @@
-"""What every test of the repository shares: how long Hypothesis waits on a machine that does other work too."""
+"""What every test of the repository shares: how long Hypothesis waits on a busy machine, and that Ctrl-C is heard."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 try:
     from hypothesis import HealthCheck, settings
@@ -13,3 +14,8 @@ except ImportError:  # an environment whose tests do not use it
 if settings is not None and "CI" not in os.environ:
     settings.register_profile("cacheir", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.load_profile("cacheir")
+
+# A shell starts what it puts into the background with SIGINT ignored, and every child would inherit that: tests that
+# press Ctrl-C on one would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
