@@ -65,8 +65,15 @@ def check_runs(found: Bisection) -> None:
     assert found.runs <= most, [trial.what for trial in found.trials]
 
 
-few = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-many = settings(few, max_examples=60)
+# The few are the same in every run. Among random ones a fault that a pass plants in a layer may be named by the right
+# pass and the graph "main" (gather-last-rows, a swapped index at the last value): ``make soak`` looks for those.
+few = settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+many = settings(few, max_examples=60, derandomize=False)
 
 
 def test_nothing_is_wrong_without_a_fault(clean: Clean) -> None:
