@@ -31,6 +31,8 @@ from cacheir.runtime.executor import (
     Step,
     StepOutput,
 )
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged, check_limits, stage
 from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.row_order import varying_ops
@@ -42,8 +44,6 @@ from cacheir_cpu.heads import HEADS, HeadRunner
 from cacheir_cpu.plain_graph import run_plain_graph
 from cacheir_cpu.pool import Pool
 from cacheir_cpu.residents import Residents
-from cacheir_cpu.slots import Slots
-from cacheir_cpu.staging import Staged, check_limits, stage
 
 ARENA_ALIGNMENT = 64
 # Bound steps kept: decode at a few batch sizes and the usual prefill chunk. A bound step is a few thousand views.

@@ -13,11 +13,11 @@ from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
-from cacheir_cpu.slots import Slots
-from cacheir_cpu.staging import Staged
 
 F32 = NDArray[np.float32]
 

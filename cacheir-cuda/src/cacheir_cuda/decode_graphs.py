@@ -15,12 +15,12 @@ import torch
 
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Sink
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir_cuda.binding import BoundLaunch
 from cacheir_cuda.heads import row_output
 from cacheir_cuda.main_inputs import MainInputs
-from cacheir_cuda.slots import Slots
-from cacheir_cuda.staging import Staged
 
 # Replays that may wait on the device: enough to keep it busy, few enough that a row that failed wastes little.
 STEPS_IN_FLIGHT = 16

@@ -29,6 +29,8 @@ from cacheir.runtime.executor import (
     Step,
     StepOutput,
 )
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged, check_limits, stage
 from cacheir.schedule.capture_plan import captures_of
 from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
@@ -43,8 +45,6 @@ from cacheir_cuda.options import read_options
 from cacheir_cuda.pool import DTYPES, Pool
 from cacheir_cuda.probe import why_unavailable
 from cacheir_cuda.residents import Residents
-from cacheir_cuda.slots import Slots
-from cacheir_cuda.staging import Staged, check_limits, stage
 from cacheir_cuda.tensors import fill, to_host, torch_dtype
 from cacheir_cuda.timed_calls import Timings, call_launches
 

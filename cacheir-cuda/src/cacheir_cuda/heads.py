@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
-from cacheir_cuda.slots import Slots
-from cacheir_cuda.staging import Staged
 from cacheir_cuda.tensors import fill, to_host, torch_dtype
 
 # What a row may want and the head that gives it; logprobs are worked out from the logits.
