@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from cacheir.plugins import KernelSpec
-from cacheir.runtime.executor import Row, RowOutput, Sink
+from cacheir.runtime.executor import Row, RowOutput, Sink, Step
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
+from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
-from cacheir_cuda.heads import row_output
+from cacheir_cuda.heads import is_greedy, row_output
 from cacheir_cuda.main_inputs import MainInputs
 
 # Replays that may wait on the device: enough to keep it busy, few enough that a row that failed wastes little.
@@ -149,6 +150,19 @@ def one_step(run: Callable[[Sink], int]) -> tuple[RowOutput, ...]:
     made: list[RowOutput] = []
     run(made.extend)
     return tuple(made)
+
+
+def why_no_replay(
+    step: Step, program: Program, slots: Slots, launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]
+) -> str | None:
+    """Why a decode step cannot be a replay, in words; ``launches`` are decode's main."""
+    if len(step.rows) > program.max_rows:
+        return "more rows than the program takes"
+    if not all(is_greedy(row, slots) and len(row.tokens) <= 1 and row.want_at in ((), (0,)) for row in step.rows):
+        return "a row wants more than its greedy token"
+    if "sequence_lengths" in {value.name for value in program.modules["decode"].main.inputs}:
+        return "main reads the lengths of sequences"
+    return why_uncapturable(launches, kernels)
 
 
 def why_uncapturable(launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]) -> str | None:

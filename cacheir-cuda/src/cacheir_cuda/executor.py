@@ -37,8 +37,9 @@ from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
-from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, following, one_step, why_uncapturable
-from cacheir_cuda.heads import HEADS, HeadRunner, is_greedy
+from cacheir_cuda.chain.seat import ChainSeat
+from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, following, one_step, why_no_replay
+from cacheir_cuda.heads import HEADS, HeadRunner
 from cacheir_cuda.kernels.triton_refusals import check_compiled
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.options import read_options
@@ -88,6 +89,7 @@ class CudaExecutor:
         self._bound: OrderedDict[tuple[str, int, int, int, int], _Bound] = OrderedDict()
         self._misses: Counter[str] = Counter()
         self._fallbacks = 0
+        self._chain = ChainSeat()
 
     def load(self, program: Program, weights: WeightStore) -> None:
         """Flatten the program and make its weights resident.
@@ -118,6 +120,7 @@ class CudaExecutor:
             arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
             self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
             self._residents.make_all(self._wanted_weights(program))
+            self._chain.load(program, self._residents, self._device, self._own)
         except torch.OutOfMemoryError as error:
             raise DeviceOutOfMemory(f"the weights do not fit into the device's memory: {error}") from error
         weights.release()
@@ -132,6 +135,7 @@ class CudaExecutor:
             )
         self._bound.clear()
         self._graphs.clear()
+        self._chain.close_pages()
         self._pools = []
         try:
             self._pools = [
@@ -142,6 +146,7 @@ class CudaExecutor:
             if not isinstance(error, torch.OutOfMemoryError) and self._device.type == "cuda":
                 raise
             raise DeviceOutOfMemory(f"the KV pools of {list(pages)} pages do not fit into memory: {error}") from error
+        self._chain.open(self._pools, program.max_seq)
 
     def capabilities(self) -> Capabilities:
         """What this executor takes."""
@@ -218,11 +223,12 @@ class CudaExecutor:
     def counters(self) -> Mapping[str, int]:
         """How often a graph was recorded, a decode step ran without one (also by reason), an op ran by meaning."""
         reasons = {f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())}
-        captures = self._graphs.captures if self._program is not None else 0
+        captures = self._graphs.captures + self._chain.captures if self._program is not None else 0
         return {
             "captures": captures,
             "graph_misses": sum(self._misses.values()),
             "fallbacks": self._fallbacks,
+            **self._chain.counters(),
             **reasons,
         }
 
@@ -232,6 +238,7 @@ class CudaExecutor:
         self._pools = []
         if self._program is not None:
             self._graphs.clear()
+            self._chain.close()
             self._heads.clear()
             self._residents.clear()
             self._arena = torch.empty(0, dtype=torch.uint8)
@@ -276,24 +283,17 @@ class CudaExecutor:
 
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
         staged = self._staged(step)
+        if self._chain.takes(step.rows):
+            return self._chain.run(step.rows[0], staged, n, self._slots, sink)
         return self._graphs.run(step.rows, staged, self._graph_rows(len(step.rows)), n, self._slots, sink)
 
     def _why_no_graph(self, step: Step) -> str | None:
         """Why a decode step cannot be a replay, in words."""
-        program = self._loaded()
         if not self._own.use_cuda_graph:
             return "graphs are switched off"
         if self._options.unfuse:
             return "a node runs by its meaning (unfuse)"
-        if len(step.rows) > program.max_rows:
-            return "more rows than the program takes"
-        if not all(
-            is_greedy(row, self._slots) and len(row.tokens) <= 1 and row.want_at in ((), (0,)) for row in step.rows
-        ):
-            return "a row wants more than its greedy token"
-        if "sequence_lengths" in {value.name for value in program.modules["decode"].main.inputs}:
-            return "main reads the lengths of sequences"
-        return why_uncapturable(self._main["decode"], self._kernels)
+        return why_no_replay(step, self._loaded(), self._slots, self._main["decode"], self._kernels)
 
     def _graph_rows(self, rows: int) -> int:
         """How many rows the graph has that runs ``rows``."""

@@ -13,6 +13,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 DEVICE_VARIABLE = "CACHEIR_CUDA_DEVICE"
 DTYPE_VARIABLE = "CACHEIR_CUDA_DTYPE"
 GRAPH_VARIABLE = "CACHEIR_CUDA_GRAPH"
+CHAIN_VARIABLE = "CACHEIR_CUDA_CHAIN"
+NAMES = ("device", "cuda_dtype", "use_cuda_graph", "decode_chain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +22,23 @@ class CudaOptions:
     """``device`` is a torch device: ``cuda``, ``cuda:1``, or ``cpu`` for the same kernels on the processor.
 
     ``dtype`` is how matrices are held, one of ``DTYPES``; activations stay float32. ``use_cuda_graph`` False launches
-    every kernel from Python, for debugging.
+    every kernel from Python, for debugging. ``decode_chain`` False leaves the CUDA C++ kernels out.
     """
 
     device: str = "cuda"
     dtype: str = "bfloat16"
     use_cuda_graph: bool = True
+    decode_chain: bool = True
 
 
 def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> CudaOptions:
-    """``ExecutorOptions.extra`` (``device``, ``cuda_dtype``, ``use_cuda_graph``), else the environment, else defaults.
+    """``ExecutorOptions.extra``, whose names are ``NAMES``, else the environment, else defaults.
 
     Raises UsageError for a name that is no option and for a value that none can be.
     """
-    unknown = sorted(set(extra) - {"device", "cuda_dtype", "use_cuda_graph"})
+    unknown = sorted(set(extra) - set(NAMES))
     if unknown:
-        raise UsageError(f"the CUDA backend has no option {unknown[0]!r}: device, cuda_dtype or use_cuda_graph")
+        raise UsageError(f"the CUDA backend has no option {unknown[0]!r}: {', '.join(NAMES)}")
     device = str(extra.get("device") or environment.get(DEVICE_VARIABLE) or "cuda")
     dtype = str(extra.get("cuda_dtype") or environment.get(DTYPE_VARIABLE) or "bfloat16")
     if dtype not in DTYPES:
@@ -44,4 +47,5 @@ def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.e
     if kind not in ("cuda", "cpu") or (number and not number.isdigit()):
         raise UsageError(f"{device!r} is no device of the CUDA backend: cuda, cuda:NUMBER or cpu")
     graph = extra.get("use_cuda_graph", environment.get(GRAPH_VARIABLE, "1") != "0")
-    return CudaOptions(device=device, dtype=dtype, use_cuda_graph=bool(graph))
+    chain = extra.get("decode_chain", environment.get(CHAIN_VARIABLE, "1") != "0")
+    return CudaOptions(device=device, dtype=dtype, use_cuda_graph=bool(graph), decode_chain=bool(chain))

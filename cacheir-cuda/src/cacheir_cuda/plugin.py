@@ -23,6 +23,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             targets=("cuda.triton", "cuda.torch"),
             row_classes=(1,),
             capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            plan_steps=("cacheir_cuda.chain.plan_step:plan_decode_chain",),
             executor="cacheir_cuda.executor:CudaExecutor",
             probe="cacheir_cuda.probe:why_unavailable",
             rates="cacheir_cuda.transfer_rates:transfer_rates",

@@ -1,7 +1,8 @@
 """Weights on the device as the chosen kernels want them, each made once for all modes.
 
 A kernel's layouts are one word for each operand: "" as the store holds it, on the host; "dense" in the type of
-matrices (``cuda_dtype``); "rows" the same, joined along N by "+" words after it; "f32" in float32 (norms, biases).
+matrices (``cuda_dtype``); "rows" the same, joined along N by "+" words after it; "f32" in float32 (norms, biases);
+"fragments KIND ROWS TILES WARPS" is "rows" packed for a tile of the decode chain (``chain/packing.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 from cacheir.formats.quant_array import QuantArray
 from cacheir.reference.bf16 import from_bf16
 from cacheir.weights.store import WeightStore
+from cacheir_cuda.chain.packing import pack
+from cacheir_cuda.chain.tiles import Tile
 
 
 class Residents:
@@ -51,6 +54,9 @@ class Residents:
         self._tensors.clear()
 
     def _make(self, layout: str, recipes: tuple[str, ...]) -> torch.Tensor:
+        if layout.startswith("fragments "):
+            kind, rows, tiles, warps = layout.split()[1:]
+            return pack(self.get("rows", recipes), Tile(kind, int(rows), int(tiles), int(warps), ""))
         dtype = torch.float32 if layout == "f32" else self._dtype
         parts = [self._moved(self._store.get(recipe), dtype) for recipe in recipes]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

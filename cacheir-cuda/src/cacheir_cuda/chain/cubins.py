@@ -1,0 +1,73 @@
+"""The compiled kernels of the decode chain: where they lie, and why they may not be loaded.
+
+``cmake -S cacheir-cuda/cpp -B BUILD && cmake --build BUILD`` makes them with nvcc and writes ``manifest.json`` beside
+them; wheels carry both. Without them every shape runs on the Triton and torch kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cacheir.errors import BackendUnavailable
+
+FOLDER = Path(__file__).resolve().parent.parent / "cubins"
+MANIFEST = "manifest.json"
+HINT = "build them with CMake and nvcc 13 (cacheir-cuda/README.md), or run on the Triton and torch kernels as now"
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """One file of the manifest: for which compute capability, its hash, and the kernels that it has."""
+
+    name: str
+    capability: tuple[int, int]
+    sha256: str
+    toolchain: str
+    kernels: frozenset[str]
+
+
+@lru_cache(maxsize=8)
+def read_manifest(folder: Path = FOLDER) -> tuple[Cubin, ...]:
+    """The manifest's files. Raises BackendUnavailable where there is none or it says something else."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        raise BackendUnavailable("the CUDA C++ kernels are not built in this installation", hint=HINT) from None
+    try:
+        return tuple(_cubin(entry) for entry in json.loads(text)["cubins"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendUnavailable(f"{path} is no manifest of compiled kernels ({error!r})", hint=HINT) from error
+
+
+def _cubin(entry: dict[str, Any]) -> Cubin:
+    name, (major, minor) = str(entry["file"]), entry["capability"]
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} is no file name")
+    return Cubin(
+        name, (int(major), int(minor)), str(entry["sha256"]), str(entry["toolchain"]), frozenset(entry["kernels"])
+    )
+
+
+def load_cubin(capability: tuple[int, int], folder: Path = FOLDER) -> bytes:
+    """The cubin for a GPU of ``capability``. Raises BackendUnavailable where there is none, or its hash is another."""
+    cubins = {cubin.capability: cubin for cubin in read_manifest(folder)}
+    if capability not in cubins:
+        own = ".".join(map(str, capability))
+        made = ", ".join(f"{major}.{minor}" for major, minor in sorted(cubins))
+        raise BackendUnavailable(
+            f"the CUDA C++ kernels are compiled for compute capability {made}, and this GPU has {own}"
+        )
+    cubin = cubins[capability]
+    try:
+        image = (folder / cubin.name).read_bytes()
+    except OSError as error:
+        raise BackendUnavailable(f"{folder / cubin.name} cannot be read ({error})", hint=HINT) from error
+    if hashlib.sha256(image).hexdigest() != cubin.sha256:
+        raise BackendUnavailable(f"{folder / cubin.name} is not the file that its manifest names", hint=HINT)
+    return image

@@ -1,0 +1,143 @@
+"""Runs the decode chain: graphs of several steps, the tokens read from a ring in pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import c_void_p
+
+import torch
+
+from cacheir.errors import BackendUnavailable
+from cacheir.runtime.executor import Row, Sink
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged
+from cacheir_cuda.chain import tiles
+from cacheir_cuda.chain.cubins import load_cubin
+from cacheir_cuda.chain.driver_calls import Driver, Graph
+from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
+from cacheir_cuda.chain.recognise import Chain
+from cacheir_cuda.heads import row_output
+from cacheir_cuda.pool import Pool
+from cacheir_cuda.residents import Residents
+
+STEPS_OF_GRAPHS = (16, 4, 1)  # the gap between two graphs is paid once for so many tokens
+
+
+def why_no_pages(pool: Pool) -> str | None:
+    """Why the chain's kernels cannot read ``pool``, in words; None where they can."""
+    if pool.kind.dtype != "bf16":
+        return f"KV pages are {pool.kind.dtype}, and the kernels read bf16 (kv_dtype)"
+    if pool.page_tokens % tiles.GROUP_TOKENS:
+        return f"pages hold {pool.page_tokens} tokens, no whole number of {tiles.GROUP_TOKENS}"
+    return None
+
+
+class DecodeChain:
+    """Greedy decode steps of one row by the CUDA C++ kernels.
+
+    Raises BackendUnavailable where the kernels are not built or not for this GPU, BackendError where the driver fails.
+    """
+
+    def __init__(self, chain: Chain, residents: Residents, device: torch.device) -> None:
+        capability = torch.cuda.get_device_capability(device)
+        image = load_cubin((capability[0], capability[1]))
+        self._chain, self._device = chain, device
+        torch.zeros(1, device=device)  # makes the context current in this thread
+        self._driver = Driver()
+        self._module = self._driver.load(image)
+        self._weights = ChainWeights(chain, residents)
+        self._functions: dict[str, c_void_p] = {}
+        self._graphs: dict[int, Graph] = {}
+        self._step: ChainStep | None = None
+
+    def open(self, pool: Pool, max_seq: int) -> None:
+        """Take the pages of ``pool``, for sequences of up to ``max_seq`` tokens. Raises BackendUnavailable."""
+        self.close_pages()
+        reason = why_no_pages(pool)
+        if reason:
+            raise BackendUnavailable(reason)
+        self._buffers = ChainBuffers(self._chain, self._device, max_seq, pool.page_tokens)
+        self._step = ChainStep(self._chain, self._weights, self._buffers, pool)
+
+    def run(self, row: Row, staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` steps of ``row``, whose first inputs are ``staged``; how many were reported to ``sink``."""
+        inputs, host = staged.inputs, self._buffers.host_state.numpy()
+        table = inputs["page_table"][0]
+        host[0], host[1], host[2] = inputs["positions"][0], 0, inputs["tokens"][0]
+        host[STATE_WORDS : STATE_WORDS + len(table)] = table
+        self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
+        done = 0
+        ring = self._buffers.ring.numpy()
+        for ready in self._replays(n):
+            while done < ready:
+                output = row_output(row, "head.greedy", ring[done : done + 1], slots)
+                done += 1
+                sink((output,))
+                if output.error:
+                    return done
+        return done
+
+    def graph(self, steps: int) -> Graph:
+        """The graph of ``steps`` steps, recorded when it is first asked for."""
+        if steps not in self._graphs:
+            assert self._step is not None, "open comes first"
+            stream = torch.cuda.Stream(self._device).cuda_stream  # type: ignore[no-untyped-call]
+            launches = [launch for number in range(steps) for launch in self._step.step(number, steps)]
+            for launch in launches:
+                self._function(launch)
+            self._driver.begin_capture(stream)
+            for launch in launches:
+                self._launch(launch, stream)
+            self._graphs[steps] = self._driver.end_capture(stream)
+        return self._graphs[steps]
+
+    @property
+    def captures(self) -> int:
+        """How many graphs were recorded."""
+        return len(self._graphs)
+
+    def close_pages(self) -> None:
+        """Let go of the graphs and of what is bound to pages."""
+        self._driver.destroy(list(self._graphs.values()))
+        self._graphs.clear()
+        self._step = None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.close_pages()
+        self._driver.unload(self._module)
+
+    def _replays(self, n: int) -> Iterator[int]:
+        """How many tokens are in the ring, as they come; all graphs are launched before the first is waited for."""
+        stream = torch.cuda.current_stream(self._device)
+        graphs = [self.graph(steps) for steps in split_steps(n)]
+        assert self._step is not None
+        self._launch(self._step.begin(), stream.cuda_stream)
+        over = []
+        for graph in graphs:
+            self._driver.replay(graph, stream.cuda_stream)
+            over.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
+            over[-1].record(stream)
+        ready = 0
+        for steps, event in zip(split_steps(n), over):
+            event.synchronize()
+            ready += steps
+            yield ready
+
+    def _launch(self, launch: KernelLaunch, stream: int) -> None:
+        self._driver.launch(
+            self._function(launch), launch.blocks, launch.threads, launch.shared_bytes, stream, launch.arguments
+        )
+
+    def _function(self, launch: KernelLaunch) -> c_void_p:
+        if launch.kernel not in self._functions:
+            self._functions[launch.kernel] = self._driver.function(self._module, launch.kernel, launch.shared_bytes)
+        return self._functions[launch.kernel]
+
+
+def split_steps(n: int, sizes: Sequence[int] = STEPS_OF_GRAPHS) -> list[int]:
+    """``n`` as the fewest graph sizes, the largest first."""
+    made: list[int] = []
+    for size in sizes:
+        made += [size] * ((n - sum(made)) // size)
+    return made
