@@ -18,8 +18,9 @@ struct AttentionArguments {
   const float *q_gain, *k_gain;  // [HEAD], read where q and k are normed by head
   const float *turns;         // [position][HEAD / 2][cos, sin]
   const State *state;
-  int step, page_tokens;
+  int step, page_tokens, table_width;
   float eps, scale;           // scale: of the scores, times log2(e)
+  TRACE_FIELD
 };
 
 __device__ __forceinline__ u32 in_block(u32 address, int rank) {  // the same place in another block of the cluster
@@ -43,18 +44,20 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   __shared__ __align__(8) float2 weight[PLACES][PER];     // largest score and sum of each part
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   const int rank = blockIdx.x % RANKS, kv_head = blockIdx.x / RANKS;
+  NOTE_TIME(0);
   let_next_start();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // whoever writes to others waits for it
-  const int position = a.state->position + a.step, groups = position / GROUP + 1, place = warp * RANKS + rank;
+  const int place = warp * RANKS + rank, first_page = a.page_table[min(place * GROUP / a.page_tokens, a.table_width - 1)];
+  const int position = a.state->position + a.step, groups = position / GROUP + 1;
 
   uint4 k[2][4], v[4][2];
-  auto page_of = [&](int token, int which) {
-    return a.pages + (((size_t)a.page_table[token / a.page_tokens] * 2 + which) * KV_HEADS + kv_head) * a.page_tokens * HEAD
-           + token % a.page_tokens * HEAD;
+  auto place_of = [&](int page, int token, int which) {
+    return a.pages + (((size_t)page * 2 + which) * KV_HEADS + kv_head) * a.page_tokens * HEAD + token % a.page_tokens * HEAD;
   };
-  auto load = [&](int group) {  // tokens from `position` on are zero
+  auto page_of = [&](int token, int which) { return place_of(a.page_table[token / a.page_tokens], token, which); };
+  auto load = [&](int group, int page) {  // tokens from `position` on are zero
     const int first = group * GROUP, past = position - first;
-    const bf16 *keys = page_of(first, 0), *values = page_of(first, 1);
+    const bf16 *keys = place_of(page, first, 0), *values = place_of(page, first, 1);
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -70,7 +73,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
         v[j][h] = token < past ? __ldcg((const uint4 *)(values + token * HEAD + 64 * h + 8 * g)) : make_uint4(0, 0, 0, 0);
       }
   };
-  if (place < groups) load(place);
+  if (place < groups) load(place, first_page);
   for (int group = place + PLACES; group < groups; group += PLACES) {  // later ones come at least as far as L2
     const int token = group * GROUP + (lane & 15);
     const bf16 *line = page_of(group * GROUP, lane >> 4) + (lane & 15) * HEAD;
@@ -93,7 +96,9 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   }
   const float *source = a.qkv + (is_query ? kv_head * PER + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD + 2 * lane;
   bf16 *const appended = warp == PER || warp == PER + 1 ? page_of(position, warp - PER) + 2 * lane : nullptr;
+  NOTE_TIME(1);
   wait_for_previous();
+  NOTE_TIME(2);
 
   if (is_query || (owns && warp <= PER + 1)) {
     float2 low = load_pair(source), high = load_pair(source + 64);
@@ -123,6 +128,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
     }
   }
   __syncthreads();
+  NOTE_TIME(3);
 
   float most = -INFINITY, sum = 0, o[16][2] = {};
   auto attend = [&](int group, bool first) {
@@ -184,11 +190,12 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   };
   if (place < groups) attend(place, true);
   for (int group = place + PLACES; group < groups; group += PLACES) {
-    load(group);
+    load(group, a.page_table[group * GROUP / a.page_tokens]);
     attend(group, false);
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
+  NOTE_TIME(4, __float_as_uint(o[15][1]));
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
   if (place < groups && g < PER) {
     // Lane t holds dimensions 16 t to 16 t + 15 and the same 64 further on: those of blocks t and t + 4.
@@ -207,6 +214,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   }
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  NOTE_TIME(6);
 
   constexpr int FIT = ATTENTION_WARPS * 32 / (PER * SHARE), MERGERS = FIT >= 16 ? 16 : FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2;
   const int which = threadIdx.x / MERGERS, first = threadIdx.x % MERGERS, head = min(which / SHARE, PER - 1), at = which % SHARE;
@@ -227,4 +235,5 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   value = lane_sum<MERGERS>(value);
   if (first == 0 && which < PER * SHARE)
     store_split(a.out, (kv_head * PER + head) * HEAD + rank * SHARE + at, HEADS * HEAD, __fdividef(value, total));
+  NOTE_TIME(5);
 }

@@ -13,6 +13,12 @@ constexpr int blocks_of(int k, int rows, int tiles, int warps, bool held) {
       product_##EPILOGUE##_k##K##_r##ROWS##_t##TILES##_w##WARPS##_##HOLD(const __grid_constant__ ProductArguments a) { \
     product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD>(a);                                              \
   }
+// BLOCKS a multiprocessor for a choice whose registers are told apart from the rule.
+#define PRODUCT_AT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD, BLOCKS)                                                    \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                  \
+      product_##EPILOGUE##_k##K##_r##ROWS##_t##TILES##_w##WARPS##_##HOLD(const __grid_constant__ ProductArguments a) { \
+    product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD>(a);                                              \
+  }
 #define ATTENTION(HEADS, KV_HEADS, NAME, NORMED)                                                                    \
   extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, 2)              \
       attention_##NAME##_q##HEADS##_kv##KV_HEADS(const __grid_constant__ AttentionArguments a) {                   \

@@ -9,6 +9,22 @@
 typedef __nv_bfloat16 bf16;
 typedef unsigned u32;
 
+// With -DTRACE thread 0 of every block notes the time at eight places of its kernel (benchmarks/cuda/trace_chain.py).
+#ifdef TRACE
+#define TRACE_FIELD unsigned long long *trace;
+__device__ __forceinline__ void note_time(unsigned long long *trace, int place, u32 after = 0) {
+  if (threadIdx.x) return;
+  unsigned long long now;
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %1, 0x7fc01234; @p st.global.u64 [%0], 0; }" :: "l"(trace), "r"(after) : "memory");
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) :: "memory");
+  trace[blockIdx.x * 8 + place] = now;
+}
+#define NOTE_TIME(...) note_time(a.trace, __VA_ARGS__)
+#else
+#define TRACE_FIELD
+#define NOTE_TIME(...)
+#endif
+
 // What a replay starts from.  A kernel reads it before it waits: it changes only in the last kernel of a graph, which
 // the kernels of the next graph wait for.
 struct State {

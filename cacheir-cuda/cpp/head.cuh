@@ -12,6 +12,7 @@ struct HeadArguments {
   int *best_id;
   int vocabulary;
   float eps;
+  TRACE_FIELD
 };
 
 template <int H, int ROWS> __device__ __forceinline__ void head(const HeadArguments &a) {
@@ -21,6 +22,7 @@ template <int H, int ROWS> __device__ __forceinline__ void head(const HeadArgume
   __shared__ int ids[HEAD_WARPS];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int stride = gridDim.x * HEAD_WARPS, tiles = a.vocabulary / ROWS;
+  NOTE_TIME(0);
   let_next_start();
   uint4 w[ROWS][PIECES];
   auto load = [&](int tile) {
@@ -33,6 +35,7 @@ template <int H, int ROWS> __device__ __forceinline__ void head(const HeadArgume
   int tile = blockIdx.x * HEAD_WARPS + warp;
   if (tile < tiles) load(tile);
   wait_for_previous();
+  NOTE_TIME(2);
   float x[PIECES][8], squares = 0;
 #pragma unroll
   for (int j = 0; j < PIECES; j++) {
@@ -76,6 +79,7 @@ template <int H, int ROWS> __device__ __forceinline__ void head(const HeadArgume
     a.best[blockIdx.x] = best;
     a.best_id[blockIdx.x] = id;
   }
+  NOTE_TIME(5);
 }
 
 struct AdvanceArguments {
@@ -91,6 +95,7 @@ struct AdvanceArguments {
   int blocks;             // of the head; 0 begins a run with the state's token
   int width, square_count, step;
   int steps;              // of the graph, in its last step; 0 before
+  TRACE_FIELD
 };
 
 __device__ __forceinline__ void advance(const AdvanceArguments &a) {
@@ -99,9 +104,11 @@ __device__ __forceinline__ void advance(const AdvanceArguments &a) {
   __shared__ int ids[WARPS];
   __shared__ int chosen;
   const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31;
+  NOTE_TIME(0);
   let_next_start();
   const int produced = a.state->produced + a.step, given = a.state->token;
   wait_for_previous();
+  NOTE_TIME(2);
   float best = -INFINITY;
   int id = 0x7fffffff;
   for (int i = thread; i < a.blocks; i += WARPS * 32) {
@@ -139,4 +146,5 @@ __device__ __forceinline__ void advance(const AdvanceArguments &a) {
   __syncthreads();
   if (warp == 0) squares = lane_sum<32>(lane < WARPS ? values[lane] : 0.f);
   for (int i = thread; i < a.square_count; i += WARPS * 32) a.squares[i] = i ? 0.f : squares;
+  NOTE_TIME(5);
 }

@@ -28,7 +28,23 @@ struct ProductArguments {
   int square_count;
   int outputs;           // N, of swiglu N / 2
   float eps;
+  // qkv: the pages that the attention after it reads are brought into the L2 cache ahead of it.
+  int step, page_bytes;      // page_bytes: of one page of this layer; 0: none are brought
+  const char *pages;
+  const int *page_table;
+  const State *state;
+  int page_tokens;
+  TRACE_FIELD
 };
+
+__device__ __forceinline__ void bring_pages(const ProductArguments &a) {
+  constexpr int LINE = 128;
+  const int each = a.page_bytes / LINE, lines = ((a.state->position + a.step - 1) / a.page_tokens + 1) * each;
+  for (int line = threadIdx.x * gridDim.x + blockIdx.x; line < lines; line += gridDim.x * blockDim.x) {
+    const char *at = a.pages + (size_t)a.page_table[line / each] * a.page_bytes + line % each * LINE;
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+  }
+}
 
 template <int K, int ROWS, int TILES, int WARPS, Epilogue EPILOGUE, Hold HOLD>
 __device__ __forceinline__ void product(const ProductArguments &a) {
@@ -42,6 +58,7 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
   __shared__ float square_sums[WARPS];
   __shared__ __align__(8) unsigned long long barriers[WARPS];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  NOTE_TIME(0);
   let_next_start();
 
   // 1. Weights, and all else that is known already.
@@ -60,6 +77,7 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
     copy_to_shared(shared_address(held) + warp * WARP_BYTES, weights, WARP_BYTES, shared_address(&barriers[warp]));
   }
   __syncwarp();
+  if (EPILOGUE == Epilogue::qkv && a.page_bytes) bring_pages(a);
   const int own = threadIdx.x >> 2, quarter = threadIdx.x & 3, output = blockIdx.x * TILES * OUTPUTS + own;
   const bool finishes = quarter == 0 && own < TILES * OUTPUTS;
   float bias = 0, gain = 0;
@@ -82,7 +100,9 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
   }
 
   // 2. The row.
+  NOTE_TIME(1);
   wait_for_previous();
+  NOTE_TIME(2);
   uint4 x[STEPS];
 #pragma unroll
   for (int p = 0; p < STEPS; p++) {
@@ -93,6 +113,8 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
   if (EPILOGUE == Epilogue::residual && finishes) residual = load_float(residuals + output);
   if (NORM)
     for (int i = threadIdx.x; i < square_count; i += WARPS * 32) square += load_float(squares + i);
+
+  NOTE_TIME(3, x[STEPS - 1].x);
 
   // 3. The product.
   float sum[TILES][2][4] = {};
@@ -127,6 +149,7 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
     if (t == (g + 8) / ROWS) sums[warp][n * 16 + g + 8] = (sum[n][0][2] + sum[n][1][2]) + (sum[n][0][3] + sum[n][1][3]);
   }
   __syncthreads();
+  NOTE_TIME(4);
 
   // 4. The sum over slices and parts, and what comes after it.
   if ((own & ~7) >= TILES * OUTPUTS) return;
@@ -163,4 +186,5 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
     constexpr int WARPS_FINISH = (TILES * OUTPUTS + 7) / 8;
     if (lane == 0) a.next_squares[blockIdx.x * WARPS_FINISH + warp] = squared;
   }
+  NOTE_TIME(5);
 }

@@ -68,10 +68,10 @@ def _bind_one(launch: Launch, around: Surroundings) -> BoundLaunch:
     sizes = {name: size.evaluate(around.sizes) for name, size in launch.sizes.items()}
     spec = around.kernels.get(kernel)
     operands = [
-        _view(part, sizes, around) if isinstance(part, Place) else around.residents.get(*part)
+        view(part, sizes, around) if isinstance(part, Place) else around.residents.get(*part)
         for part in _joined(launch, spec)
     ]
-    outs = tuple(_view(place, sizes, around) for place in launch.writes)
+    outs = tuple(view(place, sizes, around) for place in launch.writes)
     if spec is None:
         call = partial(around.by_meaning, launch, operands, outs, sizes)
         return BoundLaunch(launch, kernel, call, f"{launch.op.name} runs by its meaning on the host")
@@ -107,7 +107,8 @@ def _joined(launch: Launch, spec: KernelSpec | None) -> Iterator[Place | tuple[s
         yield (layouts[first] if first < len(layouts) else "", tuple(recipes))
 
 
-def _view(place: Place, sizes: Mapping[str, int], around: Surroundings) -> Any:
+def view(place: Place, sizes: Mapping[str, int], around: Surroundings) -> Any:
+    """The tensor (or pool) where ``place`` lies in a step of ``sizes``."""
     if place.kind == "state":
         return around.pools[int(place.name)]
     if place.kind == "input":

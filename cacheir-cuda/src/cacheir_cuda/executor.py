@@ -17,7 +17,6 @@ from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.ref import resolve
-from cacheir.reference.interpreter import Interpreter
 from cacheir.runtime.executor import (
     CallTiming,
     Capabilities,
@@ -30,13 +29,15 @@ from cacheir.runtime.executor import (
     StepOutput,
 )
 from cacheir.runtime.slots import Slots
-from cacheir.runtime.step_inputs import Staged, check_limits, stage
+from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.capture_plan import captures_of
-from cacheir.schedule.flatten import Launch, flatten
+from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cuda.block_seat import BlockSeat
+from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.chain.seat import ChainSeat
 from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, following, one_step, why_no_replay
 from cacheir_cuda.heads import HEADS, HeadRunner
@@ -44,15 +45,15 @@ from cacheir_cuda.kernels.triton_refusals import check_compiled
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.options import read_options
 from cacheir_cuda.pool import DTYPES, Pool
+from cacheir_cuda.prefill_graphs import PrefillGraphs, PrefillSizes, PrefillStep, why_no_prefill_graph
 from cacheir_cuda.probe import why_unavailable
 from cacheir_cuda.residents import Residents
-from cacheir_cuda.tensors import fill, to_host, torch_dtype
+from cacheir_cuda.staging import stage_step
+from cacheir_cuda.tensors import torch_dtype
 from cacheir_cuda.timed_calls import Timings, call_launches
 
 # Bound steps kept: prefill chunks of the usual sizes. A bound step is a few thousand views.
 KEPT_BINDINGS = 8
-# A page table is at least this wide, then wider by powers of two: few widths, so few graphs.
-LEAST_WIDTH = 16
 OUT_OF_MEMORY = "the device has no memory left for this row's step: give it a shorter prompt, or run fewer requests"
 
 
@@ -88,7 +89,6 @@ class CudaExecutor:
         self._slots = Slots()
         self._bound: OrderedDict[tuple[str, int, int, int, int], _Bound] = OrderedDict()
         self._misses: Counter[str] = Counter()
-        self._fallbacks = 0
         self._chain = ChainSeat()
 
     def load(self, program: Program, weights: WeightStore) -> None:
@@ -102,7 +102,7 @@ class CudaExecutor:
         check_compiled(self._kernels, self._device.type)
         self._entries = {name: resolve(spec.entry) for name, spec in self._kernels.items()}
         self._residents = Residents(weights, self._device, getattr(torch, self._own.dtype))
-        self._interpreter = Interpreter(self._installation.ops.by_name())
+        self._meaning = ByMeaning(self._installation)
         launches = {
             (mode, graph.name): flatten(program, mode, graph.name)
             for mode, module in program.modules.items()
@@ -116,6 +116,15 @@ class CudaExecutor:
         self._heads = HeadRunner(program, launches, self._surroundings, self._device)
         record = self._own.use_cuda_graph and self._device.type == "cuda"
         self._graphs = DecodeGraphs(self._decode_step, self._device, record)
+        self._prefills = PrefillGraphs(self._prefill_step, self._device, record)
+        self._blocks = BlockSeat(
+            self._main,
+            self._kernels,
+            self._device,
+            self._own,
+            batch_invariant=self._options.batch_invariant,
+            unfused=bool(self._options.unfuse),
+        )
         try:
             arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
             self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
@@ -135,6 +144,7 @@ class CudaExecutor:
             )
         self._bound.clear()
         self._graphs.clear()
+        self._prefills.clear()
         self._chain.close_pages()
         self._pools = []
         try:
@@ -223,11 +233,13 @@ class CudaExecutor:
     def counters(self) -> Mapping[str, int]:
         """How often a graph was recorded, a decode step ran without one (also by reason), an op ran by meaning."""
         reasons = {f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())}
-        captures = self._graphs.captures + self._chain.captures if self._program is not None else 0
+        captures = 0
+        if self._program is not None:
+            captures = self._graphs.captures + self._prefills.captures + self._chain.captures
         return {
             "captures": captures,
             "graph_misses": sum(self._misses.values()),
-            "fallbacks": self._fallbacks,
+            "fallbacks": self._meaning.count if self._program is not None else 0,
             **self._chain.counters(),
             **reasons,
         }
@@ -238,6 +250,8 @@ class CudaExecutor:
         self._pools = []
         if self._program is not None:
             self._graphs.clear()
+            self._prefills.clear()
+            self._blocks.close()
             self._chain.close()
             self._heads.clear()
             self._residents.clear()
@@ -259,7 +273,7 @@ class CudaExecutor:
 
     def _run(self, step: Step) -> tuple[RowOutput, ...]:
         if step.mode != "decode":
-            return self._launch(step, None)
+            return self._prefill(step)
         reason = self._why_no_graph(step)
         if reason is None:
             return one_step(partial(self._replay, step, 1))
@@ -280,6 +294,35 @@ class CudaExecutor:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # the next step fills the pinned inputs anew
         return made
+
+    def _prefill(self, step: Step) -> tuple[RowOutput, ...]:
+        """A step of prompts: a replay where main runs as blocks, else launch by launch."""
+        if not self._own.use_cuda_graph or not self._blocks.takes("prefill"):
+            return self._launch(step, None)
+        staged, program = self._staged(step), self._loaded()
+        names = [value.name for value in program.modules["prefill"].main.inputs]
+        reason = why_no_prefill_graph(step.rows, staged, names)
+        if reason is not None:
+            self._misses[reason] += 1
+            return self._launch(step, None)
+        call = partial(call_launches, timings=None, device=self._device)
+        return self._prefills.run(
+            step,
+            staged,
+            (program.max_tokens, program.max_rows),
+            self._slots,
+            lambda rows: self._heads.run(step, staged, rows, self._slots, call),
+        )
+
+    def _prefill_step(self, sizes: PrefillSizes) -> PrefillStep:
+        """What a graph of a step of prompts records."""
+        main = self._loaded().modules["prefill"].main
+        named = {"T": sizes.tokens, "B": sizes.rows, "R": sizes.rows, "M": sizes.width}
+        bound = self._bind_main("prefill", {value.name: _shape(value.type, named) for value in main.inputs}, named)
+        if not sizes.head:
+            return PrefillStep(bound.inputs, bound.launches, bound.rows, None)
+        head = self._heads.bind_on("prefill", sizes.head, bound.rows)
+        return PrefillStep(bound.inputs, (*bound.launches, *head.launches), bound.rows, head.output)
 
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
         staged = self._staged(step)
@@ -317,13 +360,7 @@ class CudaExecutor:
         program = self._loaded()
         if not self._pools and program.groups:
             raise BackendError("the executor has no KV pages yet", hint="call open_pools first")
-        tokens = [self._slots.tokens(row) for row in step.rows]
-        check_limits(step, tokens, program)
-        page_tokens = self._options.page_tokens
-        full = -(-program.max_seq // page_tokens)
-        used = max((len(pages) for row in step.rows for pages in row.pages), default=1)
-        width = max(LEAST_WIDTH, 1 << max(0, used - 1).bit_length())
-        return stage(step.rows, tokens, len(program.groups), page_tokens, min(full, width))
+        return stage_step(step, self._slots, program, self._options.page_tokens)
 
     def _bind(self, mode: str, staged: Staged) -> _Bound:
         width = staged.inputs["page_table"].shape[1]
@@ -345,7 +382,7 @@ class CudaExecutor:
         assert isinstance(first, TensorType)
         rows = torch.zeros(first.sizes(sizes), dtype=torch_dtype(first.dtype), device=self._device)
         around = self._surroundings(inputs.tensors, {"0": rows}, sizes["T"], sizes)
-        return _Bound(inputs, rows, bind(self._main[mode], around))
+        return _Bound(inputs, rows, self._blocks.launches(mode, around) or bind(self._main[mode], around))
 
     def _surroundings(
         self,
@@ -362,28 +399,17 @@ class CudaExecutor:
             residents=self._residents,
             kernels=self._kernels,
             entries=self._entries,
-            by_meaning=self._by_meaning,
+            by_meaning=self._meaning.run,
             rows=rows,
             sizes=sizes,
         )
-
-    def _by_meaning(
-        self, launch: Launch, operands: Sequence[Any], outs: Sequence[Any], sizes: Mapping[str, int]
-    ) -> None:
-        """Run an op that has no kernel on the host: its operands go there, its results come back."""
-        self._fallbacks += 1
-        host = [to_host(operand) for operand in operands]
-        with np.errstate(all="ignore"):
-            made = self._interpreter.apply(launch.op, host, sizes, launch.layer)
-        for out, result in zip(outs, made):
-            if isinstance(out, torch.Tensor):
-                fill(out, np.asarray(result))
 
     def _wanted_weights(self, program: Program) -> Iterator[tuple[str, tuple[str, ...]]]:
         for mode, launches in self._main.items():
             for rows in (1, program.max_rows if mode == "decode" else program.max_tokens):
                 yield from wanted_weights(launches, rows, self._kernels)
         yield from self._heads.wanted_weights(self._kernels)
+        yield from self._blocks.wanted_weights()
 
     def _loaded(self) -> Program:
         if self._program is None:

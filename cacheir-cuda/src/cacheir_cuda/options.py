@@ -14,7 +14,9 @@ DEVICE_VARIABLE = "CACHEIR_CUDA_DEVICE"
 DTYPE_VARIABLE = "CACHEIR_CUDA_DTYPE"
 GRAPH_VARIABLE = "CACHEIR_CUDA_GRAPH"
 CHAIN_VARIABLE = "CACHEIR_CUDA_CHAIN"
-NAMES = ("device", "cuda_dtype", "use_cuda_graph", "decode_chain")
+BLOCKS_VARIABLE = "CACHEIR_CUDA_BLOCKS"
+LAUNCH_VARIABLE = "CACHEIR_CUDA_PROGRAMMATIC_LAUNCH"
+NAMES = ("device", "cuda_dtype", "use_cuda_graph", "decode_chain", "blocks", "programmatic_launch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +24,17 @@ class CudaOptions:
     """``device`` is a torch device: ``cuda``, ``cuda:1``, or ``cpu`` for the same kernels on the processor.
 
     ``dtype`` is how matrices are held, one of ``DTYPES``; activations stay float32. ``use_cuda_graph`` False launches
-    every kernel from Python, for debugging. ``decode_chain`` False leaves the CUDA C++ kernels out.
+    every kernel from Python, for debugging. ``decode_chain`` False leaves the CUDA C++ kernels out, ``blocks``
+    False the Triton kernels of whole blocks; ``programmatic_launch`` False lets none of those begin before the one
+    before it has ended.
     """
 
     device: str = "cuda"
     dtype: str = "bfloat16"
     use_cuda_graph: bool = True
     decode_chain: bool = True
+    blocks: bool = True
+    programmatic_launch: bool = True
 
 
 def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> CudaOptions:
@@ -46,6 +52,13 @@ def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.e
     kind, _, number = device.partition(":")
     if kind not in ("cuda", "cpu") or (number and not number.isdigit()):
         raise UsageError(f"{device!r} is no device of the CUDA backend: cuda, cuda:NUMBER or cpu")
-    graph = extra.get("use_cuda_graph", environment.get(GRAPH_VARIABLE, "1") != "0")
-    chain = extra.get("decode_chain", environment.get(CHAIN_VARIABLE, "1") != "0")
-    return CudaOptions(device=device, dtype=dtype, use_cuda_graph=bool(graph), decode_chain=bool(chain))
+    switches = {
+        name: bool(extra.get(name, environment.get(variable, "1") != "0"))
+        for name, variable in (
+            ("use_cuda_graph", GRAPH_VARIABLE),
+            ("decode_chain", CHAIN_VARIABLE),
+            ("blocks", BLOCKS_VARIABLE),
+            ("programmatic_launch", LAUNCH_VARIABLE),
+        )
+    }
+    return CudaOptions(device=device, dtype=dtype, **switches)

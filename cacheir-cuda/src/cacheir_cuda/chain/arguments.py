@@ -11,7 +11,8 @@ class Product(Structure):
     _fields_ = (
         ("weights", c_void_p), ("row", c_void_p), ("squares", c_void_p), ("bias", c_void_p), ("residual", c_void_p),
         ("gain", c_void_p), ("out", c_void_p), ("next", c_void_p), ("next_squares", c_void_p),
-        ("square_count", c_int), ("outputs", c_int), ("eps", c_float),
+        ("square_count", c_int), ("outputs", c_int), ("eps", c_float), ("step", c_int), ("page_bytes", c_int),
+        ("pages", c_void_p), ("page_table", c_void_p), ("state", c_void_p), ("page_tokens", c_int),
     )  # fmt: skip
 
 
@@ -21,7 +22,7 @@ class Attention(Structure):
     _fields_ = (
         ("qkv", c_void_p), ("out", c_void_p), ("pages", c_void_p), ("page_table", c_void_p), ("q_gain", c_void_p),
         ("k_gain", c_void_p), ("turns", c_void_p), ("state", c_void_p), ("step", c_int), ("page_tokens", c_int),
-        ("eps", c_float), ("scale", c_float),
+        ("table_width", c_int), ("eps", c_float), ("scale", c_float),
     )  # fmt: skip
 
 

@@ -135,10 +135,13 @@ class ChainStep:
         chain, buffers, weights, tile = self._chain, self._buffers, self._layers[layer], self._chain.tiles
         hidden, inner, wide = chain.hidden, chain.feed_forward, chain.heads * tiles.HEAD_DIM
         rows = wide + 2 * chain.kv_heads * tiles.HEAD_DIM
+        pages, table = self._pool.layer(chain.layers[layer].number), _at(buffers.state) + 4 * STATE_WORDS
         yield _product(
             tile["qkv"], rows, hidden, weights=_at(weights["qkv"]), row=_at(buffers.row_normed),
             squares=_at(buffers.row_squares), square_count=buffers.row_squares.numel(), bias=_at(weights["bias"]),
             out=_at(buffers.qkv), outputs=rows, eps=chain.eps,
+            step=number, page_bytes=pages[0].nbytes, pages=_at(pages), page_table=table, state=_at(buffers.state),
+            page_tokens=self._pool.page_tokens,
         )  # fmt: skip
         yield KernelLaunch(
             tiles.attention_kernel(chain.heads, chain.kv_heads, chain.normed),
@@ -147,10 +150,10 @@ class ChainStep:
             0,
             arguments.Attention(
                 qkv=_at(buffers.qkv), out=_at(buffers.attended),
-                pages=_at(self._pool.layer(chain.layers[layer].number)),
-                page_table=_at(buffers.state) + 4 * STATE_WORDS, q_gain=_at(weights["q_norm"]),
+                pages=_at(pages),
+                page_table=table, q_gain=_at(weights["q_norm"]),
                 k_gain=_at(weights["k_norm"]), turns=_at(buffers.turns), state=_at(buffers.state), step=number,
-                page_tokens=self._pool.page_tokens, eps=chain.eps, scale=chain.scale * log2(EULER),
+                page_tokens=self._pool.page_tokens, table_width=buffers.state.numel() - STATE_WORDS, eps=chain.eps, scale=chain.scale * log2(EULER),
             ),
         )  # fmt: skip
         yield _product(

@@ -1,6 +1,6 @@
 """Triton products of one row with resident matrices (GEMV): plain, gated, and cut into q, k and v.
 
-A program takes a few rows of the matrix and walks along them; the activations are float32 and are not rounded.
+A program takes a few rows of the matrix and walks along them; the activations are rounded to its type.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -11,8 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from cacheir_cuda.kernels.head import greedy_token
 
 ROWS = 4
 COLUMNS = 1024
@@ -25,7 +23,9 @@ def _dot_rows(x, weight, rows, count, width: tl.constexpr, ROWS: tl.constexpr, C
         at = start + tl.arange(0, COLUMNS)
         inside = (rows < count)[:, None] & (at < width)[None, :]
         part = tl.load(weight + rows[:, None].to(tl.int64) * width + at[None, :], mask=inside, other=0.0)
-        total += part.to(tl.float32) * tl.load(x + at, mask=at < width, other=0.0)[None, :]
+        # Rounded as for a product of many rows, so that a row has the same logits alone and beside others.
+        given = tl.load(x + at, mask=at < width, other=0.0).to(part.dtype).to(tl.float32)
+        total += part.to(tl.float32) * given[None, :]
     return tl.sum(total, axis=1)
 
 
@@ -107,10 +107,3 @@ def fused_qkv(x: Tensor, stacked: Tensor, *biases: Tensor, out: tuple[Tensor, Te
         x, stacked, *(biases or (x, x, x)), *out, out[0].numel(), out[1].numel(), width,
         BIAS=bool(biases), ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
-
-
-def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
-    """rows [1, H], weight [V, H], bias [V] -> out [1]: lowest id of the largest logits, -1 where not finite."""
-    logits = rows.new_empty((1, weight.shape[0]))
-    linear(rows, weight, bias, out=logits)
-    greedy_token(logits, out=out)

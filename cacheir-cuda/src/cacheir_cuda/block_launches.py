@@ -1,0 +1,209 @@
+"""Main as kernels of whole blocks: nine to ten launches a layer instead of one for each op, partial sums between them.
+
+A layer is: norm of a sum; QKV; head norms, rotation and the append to the pages; attention; O; norm of a sum; gate and
+up; their product; down. Products of few rows are split along K by ``triton_tiles``, those of many are cuBLAS's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from cacheir.ir.types import TensorType
+from cacheir.schedule.flatten import Launch, Place
+from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, view
+from cacheir_cuda.kernels import triton_block, triton_paged
+from cacheir_cuda.kernels.triton_tiles import MOST_ROWS, parts_of, product_parts
+from cacheir_cuda.layer_plan import LayerPlan, MainPlan
+from cacheir_cuda.workspace import Workspace
+
+# From here on what lies between products has 16 bits, as their operands do: it would not fit L2 in float32.
+_WIDE_ROWS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockKernels:
+    """How the kernels are called: ``pdl`` lets one begin while the one before it ends (Hopper and later)."""
+
+    dtype: torch.dtype
+    pdl: bool
+
+
+def block_launches(plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace) -> list[BoundLaunch]:
+    """The launches of main for ``around``, in order; the buffers between them lie in ``space``."""
+    return list(_Blocks(plan, around, kernels, space).launches())
+
+
+def block_weights(plan: MainPlan) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(layout, recipes) of the resident weights that the blocks read."""
+    for layer in plan.layers:
+        yield "rows", layer.qkv
+        yield "dense", (layer.out,)
+        yield "rows", layer.gate_up
+        yield "dense", (layer.down,)
+        for recipes in (layer.qkv_bias, layer.gate_up_bias):
+            if recipes:
+                yield "f32", recipes
+        for recipe in (layer.norm, layer.ffn_norm, *layer.head_norms, layer.out_bias, layer.down_bias):
+            if recipe:
+                yield "f32", (recipe,)
+    yield "f32", (plan.norm,)
+
+
+class _Blocks:
+    def __init__(self, plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace) -> None:
+        self.plan, self.around, self.kernels, self.space = plan, around, kernels, space
+        self.rows = around.rows
+        self.pdl = kernels.pdl
+        self.hidden = self._place(plan.hidden, plan.before[0])
+        self.cos, self.sin = (self._place(place, plan.before[1]) for place in (plan.cos, plan.sin))
+
+    def launches(self) -> Iterator[BoundLaunch]:
+        yield from bind(self.plan.before, self.around)
+        self._carve(self.plan.layers[0])
+        pending: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        for layer in self.plan.layers:
+            yield from self._layer(layer, pending)
+            pending = (self.down, self._vector(layer.down_bias))
+        gather, norm = self.plan.after
+        call = partial(
+            triton_block.sum_norm, self.hidden, *pending, self._vector(self.plan.norm), eps=self.plan.eps,
+            out=self.around.outputs[norm.writes[0].name], rows=self.around.inputs[gather.reads[1].name],
+            pdl=self.pdl,
+        )  # fmt: skip
+        yield _named((gather, norm), call)
+
+    def _layer(self, layer: LayerPlan, pending: tuple[Any, Any]) -> Iterator[BoundLaunch]:
+        at = [one.op.name for one in layer.launches].index("kv_append")
+        yield _named(layer.launches[: at + 1], partial(self._into_pages, layer, *self._qkv(layer, pending)))
+        yield _named((layer.attention,), self._attention(layer))
+        rest = layer.launches[at + 2 :]
+        yield _named(rest[:3], self._out(layer))
+        yield _named(rest[3:], self._feed_forward(layer))
+
+    def _qkv(self, layer: LayerPlan, pending: tuple[Any, Any]) -> tuple[Any, ...]:
+        norm = partial(
+            triton_block.sum_norm, self.hidden, *pending, self._vector(layer.norm), eps=layer.eps, out=self.normed,
+            pdl=self.pdl,
+        )  # fmt: skip
+        product = self._product(self.normed, self._matrix("rows", layer.qkv), self.qkv)
+        q_norm, k_norm = (self._vector(name) for name in layer.head_norms) if layer.head_norms else (None, None)
+        pool = self.around.pools[int(layer.append.reads[0].name)]
+        after = partial(
+            triton_block.after_qkv, self.qkv, self._joined(layer.qkv_bias),
+            None if q_norm is None or k_norm is None else (q_norm, k_norm), self.cos, self.sin,
+            self.around.inputs[layer.append.reads[3].name], pool,
+            layer=layer.number, eps=layer.head_eps, layout=layer.layout, q=self.q, pdl=self.pdl,
+        )  # fmt: skip
+        return norm, product, after
+
+    @staticmethod
+    def _into_pages(layer: LayerPlan, *calls: Any) -> None:
+        for call in calls:
+            call()
+
+    def _attention(self, layer: LayerPlan) -> Any:
+        launch, given = layer.attention, self.around.inputs
+        pool = self.around.pools[int(launch.reads[1].name)]
+        named: dict[str, Any] = {
+            "layer": layer.number,
+            "scale": layer.scale,
+            "window": layer.window,
+            "softcap": layer.softcap,
+        }
+        names = [place.name for place in launch.reads[2:]]
+        if launch.op.name == "paged_attention_decode":
+            table, positions = given[names[0]], given[names[1]]
+            return partial(triton_paged.decode, self.q, pool, table, positions, **named, out=self.mixed, pdl=self.pdl)
+        table, starts, positions = given[names[0]], given[names[1]], given[names[2]]
+        return partial(
+            triton_paged.prefill, self.q, pool, table, starts, positions, **named, out=self.mixed, pdl=self.pdl
+        )
+
+    def _out(self, layer: LayerPlan) -> Any:
+        product = self._product(self.mixed.flatten(1), self._matrix("dense", (layer.out,)), self.out)
+        norm = partial(
+            triton_block.sum_norm, self.hidden, self.out, self._vector(layer.out_bias), self._vector(layer.ffn_norm),
+            eps=layer.ffn_eps, out=self.normed, pdl=self.pdl,
+        )  # fmt: skip
+        return partial(self._into_pages, layer, product, norm)
+
+    def _feed_forward(self, layer: LayerPlan) -> Any:
+        both = self._product(self.normed, self._matrix("rows", layer.gate_up), self.both)
+        gate = partial(triton_block.gated, self.both, self._joined(layer.gate_up_bias), out=self.active, pdl=self.pdl)
+        down = self._product(self.active, self._matrix("dense", (layer.down,)), self.down)
+        return partial(self._into_pages, layer, both, gate, down)
+
+    def _product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Any:
+        if self.rows <= MOST_ROWS:
+            return partial(product_parts, x, weight, out, pdl=self.pdl)
+        return partial(large_product, x, weight.t(), out[0])
+
+    def _carve(self, layer: LayerPlan) -> None:
+        """The buffers between launches. All layers share them, and so do all steps."""
+        rows, width = self.hidden.shape
+        shape = self._shape(layer.attention.reads[0], layer.attention)
+        heads, dim = shape[1], shape[2]
+        qkv, down = self._matrix("rows", layer.qkv), self._matrix("dense", (layer.down,))
+        inner = down.shape[1]
+        narrow = self.kernels.dtype
+        between = narrow if rows >= _WIDE_ROWS else torch.float32
+        few = rows <= MOST_ROWS
+        out = self._matrix("dense", (layer.out,))
+
+        def parts(matrix_rows: int, matrix_columns: int) -> int:
+            return parts_of(matrix_rows, matrix_columns) if few else 1
+
+        made = self.space.carve(
+            ((rows, width), narrow),
+            ((parts(*qkv.shape), rows, qkv.shape[0]), between),
+            ((rows, heads, dim), narrow),
+            ((rows, heads, dim), narrow),
+            ((parts(*out.shape), rows, width), torch.float32),
+            ((parts(2 * inner, width), rows, 2 * inner), between),
+            ((rows, inner), narrow),
+            ((parts(width, inner), rows, width), torch.float32),
+        )
+        self.normed, self.qkv, self.q, self.mixed, self.out, self.both, self.active, self.down = made
+
+    def _matrix(self, layout: str, recipes: Sequence[str]) -> torch.Tensor:
+        made: torch.Tensor = self.around.residents.get(layout, recipes)
+        return made
+
+    def _joined(self, recipes: Sequence[str]) -> torch.Tensor | None:
+        return self._matrix("f32", recipes) if recipes else None
+
+    def _vector(self, recipe: str) -> Any:
+        return self._matrix("f32", (recipe,)) if recipe else None
+
+    def _place(self, place: Place, launch: Launch) -> torch.Tensor:
+        made: torch.Tensor = view(place, self._sizes(launch), self.around)
+        return made
+
+    def _shape(self, place: Place, launch: Launch) -> tuple[int, ...]:
+        assert isinstance(place.type, TensorType)
+        sizes = self._sizes(launch)
+        return tuple(size.evaluate(sizes) for size in place.type.shape)
+
+    def _sizes(self, launch: Launch) -> Mapping[str, int]:
+        return {name: size.evaluate(self.around.sizes) for name, size in launch.sizes.items()}
+
+
+def large_product(x: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor) -> None:
+    """x [T, K], the matrix as [K, N] -> out [T, N], float32 or of x's type, by cuBLAS; sums are float32."""
+    if not x.is_cuda:
+        out.copy_(torch.mm(x.float(), transposed.float()))
+    elif out.dtype == x.dtype:
+        torch.mm(x, transposed, out=out)
+    else:
+        torch.ops.aten.mm.dtype_out(x, transposed, out.dtype, out=out)
+
+
+def _named(launches: Sequence[Launch], call: Any) -> BoundLaunch:
+    """A launch that stands for several: their nodes joined, the kernel of the first."""
+    node = "+".join(launch.node for launch in launches)
+    return BoundLaunch(replace(launches[0], node=node), "cuda.triton.block", call)

@@ -1,0 +1,99 @@
+"""Where the kernels of whole blocks sit in an executor: which modes they run, and why not where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from cacheir.plugins import KernelSpec
+from cacheir.schedule.flatten import Launch
+from cacheir_cuda.binding import BoundLaunch, Surroundings
+from cacheir_cuda.kernels.triton_refusals import why_not_here
+from cacheir_cuda.layer_plan import MainPlan, NotOfTheForm, plan_main
+from cacheir_cuda.options import CudaOptions
+from cacheir_cuda.workspace import Workspace
+
+_TRITON = "cuda.triton."
+
+
+class BlockSeat:
+    """The plans of main for each mode that the blocks can run."""
+
+    def __init__(
+        self,
+        mains: Mapping[str, Sequence[Launch]],
+        kernels: Mapping[str, KernelSpec],
+        device: torch.device,
+        options: CudaOptions,
+        *,
+        batch_invariant: bool,
+        unfused: bool,
+    ) -> None:
+        self._device = device
+        self._dtype: torch.dtype = getattr(torch, options.dtype)
+        self._pdl = options.programmatic_launch and device.type == "cuda" and _hopper(device)
+        self._space = Workspace(device)
+        self._plans: dict[str, MainPlan] = {}
+        self.reason = _why_not(options, batch_invariant, unfused)
+        if self.reason:
+            return
+        for mode, launches in mains.items():
+            try:
+                self._plans[mode] = plan_main(launches)
+            except NotOfTheForm as found:
+                self.reason = str(found)
+        if not all(_by_triton(launches, kernels) for launches in mains.values()):
+            self.reason, self._plans = "attention runs by a kernel of another kind (--kernel)", {}
+
+    def takes(self, mode: str) -> bool:
+        """Whether main of ``mode`` runs as blocks, so that a device graph may hold a prompt too."""
+        return mode in self._plans
+
+    def launches(self, mode: str, around: Surroundings) -> Sequence[BoundLaunch] | None:
+        """Main of ``mode`` as blocks, None where it runs launch by launch."""
+        if mode not in self._plans:
+            return None
+        from cacheir_cuda.block_launches import BlockKernels, block_launches
+
+        kernels = BlockKernels(dtype=self._dtype, pdl=self._pdl)
+        return block_launches(self._plans[mode], around, kernels, self._space)
+
+    def wanted_weights(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """(layout, recipes) of the resident weights that the blocks read."""
+        if self._plans:
+            from cacheir_cuda.block_launches import block_weights
+
+            for plan in self._plans.values():
+                yield from block_weights(plan)
+
+    def close(self) -> None:
+        """Let go of the buffers."""
+        self._space.clear()
+
+
+def _why_not(options: CudaOptions, batch_invariant: bool, unfused: bool) -> str:
+    if not options.blocks:
+        return "blocks are switched off"
+    if unfused:
+        return "a node runs by its meaning (unfuse)"
+    if options.dtype == "float32":
+        return "matrices are float32, and the blocks multiply 16 bits"
+    if batch_invariant:
+        return "cuBLAS sums in an order of its own for each number of rows"
+    return why_not_here() or ""
+
+
+def _by_triton(launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]) -> bool:
+    """Whether attention was left to Triton: another kernel that was forced must run."""
+    chosen = {
+        choice.kernel
+        for launch in launches
+        if launch.op.name.startswith("paged_attention")
+        for choice in launch.choices
+    }
+    return all(kernel.startswith(_TRITON) for kernel in chosen if kernel in kernels)
+
+
+def _hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)

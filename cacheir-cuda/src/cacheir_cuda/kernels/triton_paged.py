@@ -1,0 +1,257 @@
+"""Attention over pages in Triton on tensor cores: prompts (causal, ragged), and one query a row with split keys.
+
+The softmax runs along the keys (FlashAttention-2, Dao 2023, arXiv:2307.08691), in powers of two.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, no-any-return"
+# Triton reads its own annotations: tl.constexpr says what is compiled in.
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor, float32
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from cacheir_cuda.pool import Pool
+
+_LOG2E = 1.4426950408889634
+# Triton's interpreter takes no loop bounds that are tensors, and pipelining wants a counted loop.
+_COUNTED = os.environ.get("TRITON_INTERPRET") != "1"
+
+
+@triton.jit
+def _keys(query, storage, table, first, stop, positions, largest, total, mixed, scale, softcap, window, kv_head,
+          kv_heads, page_tokens, dim, MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """One tile of keys for the rows of ``query`` [R, BLOCK], whose positions are ``positions`` [R]."""
+    key, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
+    seen = key < stop
+    page = tl.load(table + key // page_tokens, mask=seen, other=0).to(tl.int64)
+    place = ((page * 2 * kv_heads + kv_head) * page_tokens + key % page_tokens) * dim
+    both = seen[:, None] & (at < dim)[None, :]
+    keys = tl.load(storage + place[:, None] + at[None, :], mask=both, other=0.0).to(query.dtype)
+    further = kv_heads * page_tokens * dim
+    values = tl.load(storage + further + place[:, None] + at[None, :], mask=both, other=0.0).to(query.dtype)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if softcap > 0:
+        # scores are in powers of two here: tanh by exp, 1 - 2 / (exp(2 s) + 1) is right at both ends.
+        natural = scores / 1.4426950408889634
+        scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * natural / softcap) + 1.0)) * 1.4426950408889634
+    if MASK:
+        allowed = seen[None, :] & (key[None, :] <= positions[:, None])
+        if window > 0:
+            allowed = allowed & (key[None, :] > positions[:, None] - window)
+        scores = tl.where(allowed, scores, float("-inf"))
+    new = tl.maximum(largest, tl.max(scores, axis=1))
+    safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key yet
+    weights = tl.exp2(scores - safe[:, None])
+    kept = tl.exp2(largest - safe)
+    total = total * kept + tl.sum(weights, axis=1)
+    mixed = tl.dot(weights.to(query.dtype), values, mixed * kept[:, None], input_precision="ieee")
+    return new, total, mixed
+
+
+@triton.jit
+def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, width, heads, kv_heads, page_tokens, dim,
+             window, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
+             PDL: tl.constexpr):  # fmt: skip
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, head = tl.program_id(2), tl.program_id(0)
+    begin, end = tl.load(row_starts + row), tl.load(row_starts + row + 1)
+    # The last queries have the most keys: they go first.
+    start = begin + (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES
+    if start < end:
+        member, at = tl.arange(0, QUERIES), tl.arange(0, BLOCK)
+        inside = (start + member < end)[:, None] & (at < dim)[None, :]
+        place = ((start + member).to(tl.int64)[:, None] * heads + head) * dim + at[None, :]
+        query = tl.load(q + place, mask=inside, other=0.0)
+        if query.dtype == tl.float32:
+            query = query.to(storage.dtype.element_ty)
+        base = tl.load(positions + begin) + start - begin
+        at_position = base + member
+        stop = tl.minimum(base + QUERIES, tl.load(positions + begin) + end - begin)
+        low = 0
+        if window > 0:
+            low = tl.maximum(0, base - window + 1) // KEYS * KEYS
+        # Up to here every query sees every key of a tile.
+        clear = low
+        if window == 0:
+            clear = (base + 1) // KEYS * KEYS
+        largest = tl.full((QUERIES,), float("-inf"), tl.float32)
+        total = tl.zeros((QUERIES,), tl.float32)
+        mixed = tl.zeros((QUERIES, BLOCK), tl.float32)
+        kv_head = head // (heads // kv_heads)
+        pages = table + row.to(tl.int64) * width
+        if COUNTED:
+            for first in tl.range(low, clear, KEYS):
+                largest, total, mixed = _keys(
+                    query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, window,
+                    kv_head, kv_heads, page_tokens, dim, False, KEYS, BLOCK)  # fmt: skip
+            for first in tl.range(clear, stop, KEYS):
+                largest, total, mixed = _keys(
+                    query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, window,
+                    kv_head, kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+        else:
+            first = low
+            while first < stop:
+                largest, total, mixed = _keys(
+                    query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, window,
+                    kv_head, kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+                first += KEYS
+        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(out + place, mixed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _decode(q, storage, table, positions, partial, out, scale, softcap, width, heads, kv_heads, page_tokens, dim,
+            window, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+            COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    group = heads // kv_heads
+    last = tl.load(positions + row)
+    begin = 0
+    if window > 0:
+        begin = tl.maximum(0, last + 1 - window)
+    share = tl.cdiv(tl.cdiv(last + 1 - begin, SPLITS), KEYS) * KEYS
+    start = begin + split * share
+    stop = tl.minimum(start + share, last + 1)
+    member, at = tl.arange(0, GROUP), tl.arange(0, BLOCK)
+    inside = (member < group)[:, None] & (at < dim)[None, :]
+    place = (row * heads + kv_head * group + member)[:, None] * dim + at[None, :]
+    query = tl.load(q + place, mask=inside, other=0.0)
+    at_position = last + 0 * member
+    largest = tl.full((GROUP,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP,), tl.float32)
+    mixed = tl.zeros((GROUP, BLOCK), tl.float32)
+    pages = table + row * width
+    if COUNTED:
+        for first in tl.range(start, stop, KEYS):
+            largest, total, mixed = _keys(
+                query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0, kv_head,
+                kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+    else:
+        first = start
+        while first < stop:
+            largest, total, mixed = _keys(
+                query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0, kv_head,
+                kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+            first += KEYS
+    if SPLITS == 1:
+        tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
+    else:
+        # partial [T, N, SPLITS, dim + 2]: the sum, the largest score, the weight of all.
+        base = ((row * heads + kv_head * group + member) * SPLITS + split) * (dim + 2)
+        tl.store(partial + base[:, None] + at[None, :], mixed, mask=inside)
+        tl.store(partial + base + dim, largest, mask=member < group)
+        tl.store(partial + base + dim + 1, total, mask=member < group)
+
+
+@triton.jit
+def _merge(partial, out, dim, SPLITS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    head = tl.program_id(0).to(tl.int64)
+    split, at = tl.arange(0, SPLITS), tl.arange(0, BLOCK)
+    base = (head * SPLITS + split) * (dim + 2)
+    largest = tl.load(partial + base + dim)
+    share = tl.exp2(largest - tl.max(largest))
+    total = tl.sum(tl.load(partial + base + dim + 1) * share)
+    parts = tl.load(partial + base[:, None] + at[None, :], mask=(at < dim)[None, :], other=0.0)
+    made = tl.sum(parts * share[:, None], axis=0) / total
+    tl.store(out + head * dim + at, made.to(out.dtype.element_ty), mask=at < dim)
+
+
+def prefill(
+    q: Tensor,
+    kv: Pool,
+    page_table: Tensor,
+    row_starts: Tensor,
+    positions: Tensor,
+    *,
+    layer: int,
+    scale: float,
+    window: int,
+    softcap: float = 0.0,
+    out: Tensor,
+    pdl: bool = False,
+) -> None:
+    """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T] -> out [T, N, D], causal.
+
+    A row without tokens and a token without a row are left as they are. Float32 queries are rounded to the pages' type.
+    """
+    tokens, heads, dim = q.shape
+    wide = q.dtype == kv.storage.dtype == float32
+    queries = 16 if tokens <= 32 else 128 if tokens >= 512 and not wide else 64
+    rows = page_table.shape[0]
+    _prefill[(heads, triton.cdiv(tokens, queries), rows)](
+        q, kv.layer(layer), page_table, row_starts, positions, out, scale * _LOG2E, softcap, page_table.shape[1],
+        heads, kv.kind.heads, kv.page_tokens, dim, window,
+        QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED, PDL=pdl,
+        num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 2, **_launch(pdl),
+    )  # fmt: skip
+
+
+def decode(
+    q: Tensor,
+    kv: Pool,
+    page_table: Tensor,
+    positions: Tensor,
+    *,
+    layer: int,
+    scale: float,
+    window: int,
+    softcap: float = 0.0,
+    out: Tensor,
+    pdl: bool = False,
+) -> None:
+    """q [T, N, D], page_table [T, M], positions [T] -> out [T, N, D]; one query a row, q has 16 bits."""
+    tokens, heads, dim = q.shape
+    kv_heads = kv.kind.heads
+    splits = splits_of(tokens * kv_heads)
+    block = triton.next_power_of_2(max(16, dim))
+    partial = q.new_empty((tokens, heads, splits, dim + 2), dtype=float32) if splits > 1 else q
+    _decode[(tokens, kv_heads, splits)](
+        q, kv.layer(layer), page_table, positions, partial, out, scale * _LOG2E, softcap, page_table.shape[1], heads,
+        kv_heads, kv.page_tokens, dim, window,
+        SPLITS=splits, KEYS=64, GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
+        COUNTED=_COUNTED, PDL=pdl, num_warps=4, num_stages=3, **_launch(pdl),
+    )  # fmt: skip
+    if splits > 1:
+        _merge[(tokens * heads,)](partial, out, dim, SPLITS=splits, BLOCK=block, PDL=pdl, num_warps=2, **_launch(pdl))
+
+
+def paged_attention_prefill(
+    q: Tensor,
+    kv: Pool,
+    page_table: Tensor,
+    row_starts: Tensor,
+    positions: Tensor,
+    lengths: Tensor,
+    *,
+    layer: int,
+    scale: float,
+    window: int,
+    softcap: float = 0.0,
+    out: Tensor,
+) -> None:
+    """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal."""
+    named = {"layer": layer, "scale": scale, "window": window, "softcap": softcap}
+    prefill(q, kv, page_table, row_starts, positions, **named, out=out)  # type: ignore[arg-type]
+
+
+def splits_of(programs: int) -> int:
+    """Over how many programs the keys of one (row, KV head) are split, so that a few hundred programs run."""
+    return int(min(16, max(1, triton.next_power_of_2(triton.cdiv(384, programs)))))
+
+
+def _launch(pdl: bool) -> dict[str, Any]:
+    return {"launch_pdl": True} if pdl else {}

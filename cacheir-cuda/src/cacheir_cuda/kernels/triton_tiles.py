@@ -1,0 +1,155 @@
+"""Triton products of up to 64 rows with resident matrices on tensor cores, K split over programs (skinny GEMM).
+
+The matrix is the left operand, so that few rows fill the narrow side of the instruction. A row's sums are made in the
+same order whatever stands beside it. With ``pdl`` a program asks for its part of the matrix before it waits for the
+kernel that makes the rows (programmatic dependent launch): the matrix then streams across the border of two kernels.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, no-any-return"
+# Triton reads its own annotations: tl.constexpr says what is compiled in.
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+MOST_ROWS = 64
+_BN = 64
+_BK = 128
+# About two programs for each of 132 multiprocessors; a part of K below 256 is not worth a program.
+_PROGRAMS = 264
+_LEAST_SHARE = 256
+
+
+@triton.jit
+def ask_for(pointer, nbytes):
+    """Bring ``nbytes`` from each pointer on into L2; both are multiples of 16."""
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
+        "=r,l,r", [pointer, nbytes], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _tile(x, weight, rows, count, n, m, part, WIDTH: tl.constexpr, SHARE: tl.constexpr, BN: tl.constexpr,
+          BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """f32 [BN, BM]: rows ``n`` of the matrix times rows ``m`` of x, over part ``part`` of K."""
+    base = weight + n.to(tl.int64) * WIDTH + part * SHARE
+    if PDL:
+        gdc_launch_dependents()
+        held = tl.where(n < count, n, 0).to(tl.int64) * WIDTH + part * SHARE
+        ask_for((weight + held).to(tl.int64), 2 * SHARE + 0 * n)
+        gdc_wait()
+    at = tl.arange(0, BK)
+    total = tl.zeros((BN, BM), tl.float32)
+    for start in range(0, SHARE, BK):
+        inside = part * SHARE + start + at < WIDTH
+        left = tl.load(base[:, None] + (start + at)[None, :], mask=(n < count)[:, None] & inside[None, :], other=0.0)
+        place = x + m[:, None] * WIDTH + (part * SHARE + start + at)[None, :]
+        right = tl.load(place, mask=(m < rows)[:, None] & inside[None, :], other=0.0).to(left.dtype)
+        total = tl.dot(left, tl.trans(right), total)
+    return total
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _tiles(x, weight, bias, out, rows, count, WIDTH: tl.constexpr, SHARE: tl.constexpr, BIAS: tl.constexpr,
+           BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    m = tl.program_id(2) * BM + tl.arange(0, BM)
+    part = tl.program_id(1)
+    total = _tile(x, weight, rows, count, n, m, part, WIDTH, SHARE, BN, BM, BK, PDL)
+    if BIAS:
+        total += tl.load(bias + n, mask=n < count, other=0.0)[:, None]
+    place = out + (part * rows + m)[None, :].to(tl.int64) * count + n[:, None]
+    tl.store(place, total, mask=(n < count)[:, None] & (m < rows)[None, :])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _tile_best(x, weight, bias, values, ids, rows, count, blocks, WIDTH: tl.constexpr, BIAS: tl.constexpr,
+               BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    total = _tile(x, weight, rows, count, n, m, 0, WIDTH, WIDTH, BN, BM, BK, PDL)
+    if BIAS:
+        total += tl.load(bias + n, mask=n < count, other=0.0)[:, None]
+    total = tl.where(total == total, total, float("inf"))  # NaN is the largest of all, and so is found
+    total = tl.where((n < count)[:, None], total, float("-inf"))
+    best = tl.max(total, axis=0)
+    lowest = tl.min(tl.where(total == best[None, :], n[:, None], count), axis=0)
+    place = m * blocks + tl.program_id(0)
+    tl.store(values + place, best, mask=m < rows)
+    tl.store(ids + place, lowest, mask=m < rows)
+
+
+@triton.jit
+def _best_of_row(values, ids, out, blocks, SIZE: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
+        gdc_wait()
+    row = tl.program_id(0)
+    at = tl.arange(0, SIZE)
+    found = tl.load(values + row * blocks + at, mask=at < blocks, other=float("-inf"))
+    best = tl.max(found, axis=0)
+    named = tl.load(ids + row * blocks + at, mask=at < blocks, other=2147483647)
+    lowest = tl.min(tl.where(found == best, named, 2147483647), axis=0)
+    tl.store(out + row, tl.where((best < float("inf")) & (best > float("-inf")), lowest, -1))
+
+
+def parts_of(count: int, width: int) -> int:
+    """Over how many programs K is split for a matrix [``count``, ``width``]: by its shape alone."""
+    wanted = round(_PROGRAMS / triton.cdiv(count, _BN))
+    return max(1, min(8, wanted, width // _LEAST_SHARE))
+
+
+def product_parts(x: Tensor, weight: Tensor, out: Tensor, *, pdl: bool = False) -> None:
+    """x [T, K], weight [N, K] -> out f32 [parts, T, N], whose sum over the parts is the product."""
+    parts, rows, count = out.shape
+    width = weight.shape[1]
+    share = triton.cdiv(triton.cdiv(width, parts), _BK) * _BK
+    block = _rows(rows)
+    pdl = pdl and parts * share == width  # else the last program would ask for bytes behind its rows
+    _tiles[(triton.cdiv(count, _BN), parts, triton.cdiv(rows, block))](
+        x, weight, x, out, rows, count, WIDTH=width, SHARE=share, BIAS=False, BN=_BN, BM=block, BK=_BK,
+        PDL=pdl, num_warps=4, num_stages=_stages(block), **_launch(pdl),
+    )  # fmt: skip
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
+    """x [T, K] f32, weight [N, K], bias [N] f32 -> out [T, N] f32: x rounded to the weight's type."""
+    rows, (count, width) = x.shape[0], weight.shape
+    block = _rows(rows)
+    _tiles[(triton.cdiv(count, _BN), 1, triton.cdiv(rows, block))](
+        x, weight, x if bias is None else bias, out, rows, count, WIDTH=width, SHARE=triton.cdiv(width, _BK) * _BK,
+        BIAS=bias is not None, BN=_BN, BM=block, BK=_BK, PDL=False, num_warps=4, num_stages=_stages(block),
+    )  # fmt: skip
+
+
+def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor, pdl: bool = False) -> None:
+    """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
+    held, (count, width) = rows.shape[0], weight.shape
+    block, blocks = _rows(held), triton.cdiv(count, _BN)
+    values, ids = rows.new_empty((held, blocks)), out.new_empty((held, blocks))
+    pdl = pdl and width % _BK == 0
+    _tile_best[(blocks, triton.cdiv(held, block))](
+        rows, weight, rows if bias is None else bias, values, ids, held, count, blocks, WIDTH=width,
+        BIAS=bias is not None, BN=_BN, BM=block, BK=_BK, PDL=pdl, num_warps=4, num_stages=_stages(block),
+        **_launch(pdl),
+    )  # fmt: skip
+    _best_of_row[(held,)](
+        values, ids, out, blocks, SIZE=triton.next_power_of_2(blocks), PDL=pdl, num_warps=8, **_launch(pdl)
+    )
+
+
+def _rows(rows: int) -> int:
+    return int(min(MOST_ROWS, triton.next_power_of_2(max(16, rows))))
+
+
+def _stages(block: int) -> int:
+    return 4 if block <= 32 else 3
+
+
+def _launch(pdl: bool) -> dict[str, Any]:
+    return {"launch_pdl": True} if pdl else {}

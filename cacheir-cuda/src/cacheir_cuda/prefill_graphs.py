@@ -1,0 +1,164 @@
+"""Steps of prompts as replays of recorded graphs: one for a bucket of tokens, of rows, and a page table's width.
+
+A step is filled up to its bucket by tokens that are kept nowhere and rows that have none. A graph is recorded when a
+step first needs it. Where all rows want their greedy token, the greedy head is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged
+from cacheir_cuda.binding import BoundLaunch
+from cacheir_cuda.heads import is_greedy, row_output
+from cacheir_cuda.main_inputs import MainInputs
+from cacheir_cuda.record_graph import record_graph
+
+_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+# Recordings kept, the oldest use goes first: each holds a few hundred launches.
+_KEPT = 32
+
+
+@dataclass(frozen=True)
+class PrefillSizes:
+    """The bucket of a step: ``tokens``, ``rows`` (of the step and of the head), width of the page table, head or ""."""
+
+    tokens: int
+    rows: int
+    width: int
+    head: str
+
+
+@dataclass(frozen=True)
+class PrefillStep:
+    """Main for the sizes of a bucket, and the head where there is one: what is recorded."""
+
+    inputs: MainInputs
+    launches: Sequence[BoundLaunch]
+    rows: torch.Tensor  # f32 [R, H]
+    tokens: torch.Tensor | None  # i32 [R], what the greedy head yields
+
+    def run(self) -> None:
+        """One step."""
+        for bound in self.launches:
+            bound.run()
+
+
+class PrefillGraphs:
+    """Recorded steps by bucket. ``make`` binds a step; ``record`` False calls its launches instead."""
+
+    def __init__(self, make: Callable[[PrefillSizes], PrefillStep], device: torch.device, record: bool) -> None:
+        self._make = make
+        self._device = device
+        self._record = record
+        self._steps: dict[PrefillSizes, tuple[PrefillStep, Callable[[], None]]] = {}
+        self.captures = 0
+
+    def clear(self) -> None:
+        """Let go of every recording."""
+        self._steps.clear()
+
+    def run(
+        self,
+        step: Step,
+        staged: Staged,
+        limits: tuple[int, int],
+        slots: Slots,
+        heads: Callable[[torch.Tensor], tuple[RowOutput, ...]],
+    ) -> tuple[RowOutput, ...]:
+        """``step`` as a replay; ``limits`` are the program's most tokens and rows, ``heads`` runs what is not greedy.
+
+        The step's ``staged.head_rows`` must be at most its rows.
+        """
+        sizes = _sizes(step, staged, limits, slots)
+        made, replay = self._get(sizes)
+        made.inputs.fill(padded_prompt(staged, made.inputs.tensors))
+        replay()
+        if made.tokens is None:
+            outputs = heads(made.rows[: staged.head_rows])
+            self._wait()
+            return outputs
+        tokens = made.tokens.cpu().numpy()
+        return tuple(
+            row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
+            for row, span in zip(step.rows, staged.head_spans)
+        )
+
+    def _get(self, sizes: PrefillSizes) -> tuple[PrefillStep, Callable[[], None]]:
+        found = self._steps.pop(sizes, None)
+        if found is None:
+            step = self._make(sizes)
+            run = step.run
+            if self._record:
+                step.inputs.fill(padded_prompt(None, step.inputs.tensors))
+                run = record_graph(step.run, self._device)
+                self.captures += 1
+            found = (step, run)
+        self._steps[sizes] = found  # the last used stands last
+        if len(self._steps) > _KEPT:
+            del self._steps[next(iter(self._steps))]
+        return found
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+
+def fits_graph(staged: Staged) -> bool:
+    """Whether each row of the step needs at most one row of a head."""
+    return all(span.stop - span.start <= 1 for span in staged.head_spans)
+
+
+def padded_prompt(staged: Staged | None, wanted: Mapping[str, Any]) -> dict[str, NDArray[np.int32]]:
+    """The step's inputs filled up to the shapes of ``wanted``; None is a step of padding alone."""
+    made: dict[str, NDArray[np.int32]] = {}
+    given = {} if staged is None else staged.inputs
+    for name, tensor in wanted.items():
+        array = np.zeros(tuple(tensor.shape), np.int32)
+        if name == "row_starts":
+            array[:] = 0 if staged is None else staged.tokens
+        elif name.startswith("slots"):
+            array[:] = -1
+        if name in given:
+            part = given[name]
+            if array.ndim == 2:
+                array[: part.shape[0], : part.shape[1]] = part
+            else:
+                array[: len(part)] = part
+        made[name] = array
+    return made
+
+
+def bucket_of(count: int, sizes: Sequence[int], most: int) -> int:
+    """The least of ``sizes`` that holds ``count``, ``most`` where none below it does."""
+    return next((size for size in sizes if count <= size < most), most)
+
+
+def _sizes(step: Step, staged: Staged, limits: tuple[int, int], slots: Slots) -> PrefillSizes:
+    most_tokens, most_rows = limits
+    powers = [1 << bit for bit in range(most_rows.bit_length())]
+    greedy = all(row.want == "nothing" or is_greedy(row, slots) for row in step.rows)
+    wanted = any(row.want == "token" for row in step.rows)
+    return PrefillSizes(
+        tokens=bucket_of(staged.tokens, _TOKENS, most_tokens),
+        rows=bucket_of(staged.rows, powers, most_rows),
+        width=staged.inputs["page_table"].shape[1],
+        head="head.greedy" if greedy and wanted else "",
+    )
+
+
+def why_no_prefill_graph(rows: Sequence[Row], staged: Staged, names: Sequence[str]) -> str | None:
+    """Why a step of prompts cannot be a replay, in words."""
+    if "sequence_lengths" in names:
+        return "main reads the lengths of sequences"
+    if not fits_graph(staged):
+        return "a row wants more than one of its outputs"
+    return None
