@@ -18,16 +18,19 @@ from typing import Any
 import torch
 from eager_reference import EagerDecoder
 from random_models import SHAPES, write_model
+from trace_chain import trace
 
 from cacheir import Runtime
 from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.runtime.sampling import SamplingParams
 from cacheir_cuda.chain import tiles
+from cacheir_cuda.chain.cubins import FOLDER
 from cacheir_cuda.chain.recognise import recognise
 from cacheir_cuda.chain.run import DecodeChain
 
 PAGE_TOKENS, MAX_SEQ = 16, 2304
 CONTEXTS = (16, 512, 2048)
+TRACED = FOLDER / "trace" / "decode_chain.cubin"  # nvcc -DTRACE, beside the package's own
 
 
 class Sequence:
@@ -161,26 +164,22 @@ def device(runtime: Runtime) -> list[dict[str, Any]]:
     main, head = (flatten(program, "decode", graph) for graph in (program.modules["decode"].main.name, "head.greedy"))
     used = set(recognise(program, main, head).kernels)
     shapes = [key for key, choices in kept.items() if choices[0].kernel(key[2]) in used]
-    for picks in itertools.product(*(kept[key] for key in shapes)):
-        tiles.CHOICES.update({key: (tile,) for key, tile in zip(shapes, picks)})
+    first = {key: kept[key][0] for key in shapes}
+    others = [{**first, key: tile} for key in shapes for tile in kept[key][1:]]
+    for picked in [first, *others, first]:
+        tiles.CHOICES.update({key: (tile,) for key, tile in picked.items()})
         chain = DecodeChain(recognise(program, main, head), executor._residents, executor._device)
         chain.open(executor._pools[0], MAX_SEQ)
-        row: dict[str, Any] = {
-            "tiles": [f"{tile.kind} {tile.rows} {tile.tiles} {tile.warps} {tile.hold}" for tile in picks]
-        }
+        changed = [tile.kernel(key[2]) for key, tile in picked.items() if tile is not first[key]]
+        row: dict[str, Any] = {"changed": changed}
         for context in CONTEXTS:
             row[str(context)] = _replayed(chain, context, lambda kernel: True)
-        if all(tile is kept[key][0] for key, tile in zip(shapes, picks)):
-            kinds = sorted({launch.kernel for launch in chain._step.step(0, 1)})
-            for kind in kinds:
-                row[f"without {kind}"] = [
-                    _replayed(chain, at, lambda kernel, kind=kind: kernel != kind)["ms"] for at in CONTEXTS
-                ]
-                row[f"only {kind}"] = [
-                    _replayed(chain, at, lambda kernel, kind=kind: kernel == kind)["ms"] for at in CONTEXTS
-                ]
+        if picked is first and not rows:
+            for at in CONTEXTS:
+                row[f"without attention {at}"] = _replayed(chain, at, lambda kernel: "attention" not in kernel)
+            row["traces"] = {str(at): trace(chain, TRACED, at) for at in CONTEXTS}
         rows.append(row)
-        print("device", json.dumps(row), flush=True)
+        print("device", changed, [round(row[str(at)]["ms"], 4) for at in CONTEXTS], flush=True)
         chain.close()
     tiles.CHOICES.update(kept)
     return rows

@@ -153,7 +153,8 @@ class ChainStep:
                 pages=_at(pages),
                 page_table=table, q_gain=_at(weights["q_norm"]),
                 k_gain=_at(weights["k_norm"]), turns=_at(buffers.turns), state=_at(buffers.state), step=number,
-                page_tokens=self._pool.page_tokens, table_width=buffers.state.numel() - STATE_WORDS, eps=chain.eps, scale=chain.scale * log2(EULER),
+                page_tokens=self._pool.page_tokens, table_width=buffers.state.numel() - STATE_WORDS,
+                eps=chain.eps, scale=chain.scale * log2(EULER),
             ),
         )  # fmt: skip
         yield _product(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from ctypes import c_void_p
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from cacheir.errors import BackendUnavailable
+from cacheir.errors import BackendError, BackendUnavailable
 from cacheir.runtime.executor import Row, Sink
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
@@ -20,7 +23,8 @@ from cacheir_cuda.heads import row_output
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 
-STEPS_OF_GRAPHS = (16, 4, 1)  # the gap between two graphs is paid once for so many tokens
+STEPS_OF_GRAPHS = (16, 8, 4, 2, 1)  # the gap between two graphs is paid once for so many tokens
+EMPTY = -2  # a place of the ring whose token is still to come; -1 says that the logits were not finite
 
 
 def why_no_pages(pool: Pool) -> str | None:
@@ -49,6 +53,7 @@ class DecodeChain:
         self._functions: dict[str, c_void_p] = {}
         self._graphs: dict[int, Graph] = {}
         self._step: ChainStep | None = None
+        self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def open(self, pool: Pool, max_seq: int) -> None:
         """Take the pages of ``pool``, for sequences of up to ``max_seq`` tokens. Raises BackendUnavailable."""
@@ -66,16 +71,19 @@ class DecodeChain:
         host[0], host[1], host[2] = inputs["positions"][0], 0, inputs["tokens"][0]
         host[STATE_WORDS : STATE_WORDS + len(table)] = table
         self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
-        done = 0
         ring = self._buffers.ring.numpy()
-        for ready in self._replays(n):
-            while done < ready:
-                output = row_output(row, "head.greedy", ring[done : done + 1], slots)
-                done += 1
-                sink((output,))
-                if output.error:
-                    return done
-        return done
+        ring[:n] = EMPTY
+        self._launch_steps(n)
+        for number in range(n):
+            while ring[number] == EMPTY:
+                self._check_running(ring, number)
+            output = row_output(row, "head.greedy", ring[number : number + 1], slots)
+            sink((output,))
+            if output.error:
+                self._over.synchronize()  # the ring and the state are free again
+                return number + 1
+        self._over.synchronize()
+        return n
 
     def graph(self, steps: int) -> Graph:
         """The graph of ``steps`` steps, recorded when it is first asked for."""
@@ -107,22 +115,22 @@ class DecodeChain:
         self.close_pages()
         self._driver.unload(self._module)
 
-    def _replays(self, n: int) -> Iterator[int]:
-        """How many tokens are in the ring, as they come; all graphs are launched before the first is waited for."""
+    def _launch_steps(self, n: int) -> None:
+        """Put ``n`` steps on the device's queue; the host waits for none of them."""
         stream = torch.cuda.current_stream(self._device)
         graphs = [self.graph(steps) for steps in split_steps(n)]
         assert self._step is not None
         self._launch(self._step.begin(), stream.cuda_stream)
-        over = []
         for graph in graphs:
             self._driver.replay(graph, stream.cuda_stream)
-            over.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
-            over[-1].record(stream)
-        ready = 0
-        for steps, event in zip(split_steps(n), over):
-            event.synchronize()
-            ready += steps
-            yield ready
+        self._over.record(stream)
+
+    def _check_running(self, ring: NDArray[np.int32], number: int) -> None:
+        """Raise BackendError where the device is through and token ``number`` is not there."""
+        time.sleep(0)  # other threads may run meanwhile
+        over: bool = self._over.query()  # type: ignore[no-untyped-call]
+        if over and ring[number] == EMPTY:
+            raise BackendError(f"the decode chain ended without token {number} of its run")
 
     def _launch(self, launch: KernelLaunch, stream: int) -> None:
         self._driver.launch(

@@ -36,7 +36,7 @@ class Tile:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a block."""
-        return 0 if self.hold == "registers" else self.tiles * self.rows * columns * 2
+        return 0 if self.hold.startswith("registers") else self.tiles * self.rows * columns * 2
 
     def squares(self, rows: int) -> int:
         """How many parts of the sum of squares a residual product of ``rows`` rows leaves: one for each 8 outputs."""
@@ -46,20 +46,52 @@ class Tile:
 # (kind, rows, columns) of the matrix -> choices, the one to take first. Measured: benchmarks/cuda/notes.md.
 CHOICES: dict[tuple[str, int, int], tuple[Tile, ...]] = {
     # Qwen3-0.6B
-    ("qkv", 4096, 1024): (Tile("qkv", 16, 2, 16, "both"), Tile("qkv", 16, 2, 16, "registers")),
-    ("residual", 1024, 2048): (Tile("residual", 8, 1, 8, "both"), Tile("residual", 8, 1, 8, "registers")),
-    ("swiglu", 6144, 1024): (Tile("swiglu", 16, 3, 16, "registers"),),
-    ("residual", 1024, 3072): (Tile("residual", 8, 1, 12, "registers"),),
+    ("qkv", 4096, 1024): (
+        Tile("qkv", 16, 2, 16, "registers"),
+        Tile("qkv", 16, 2, 16, "both"),
+        Tile("qkv", 16, 2, 16, "shared"),
+        Tile("qkv", 16, 1, 8, "registers"),
+        Tile("qkv", 16, 2, 8, "registers2"),
+    ),
+    ("residual", 1024, 2048): (
+        Tile("residual", 8, 1, 8, "registers"),
+        Tile("residual", 8, 1, 8, "both"),
+        Tile("residual", 8, 1, 8, "shared"),
+    ),
+    ("swiglu", 6144, 1024): (
+        Tile("swiglu", 16, 3, 16, "registers"),
+        Tile("swiglu", 16, 3, 16, "registers1"),
+        Tile("swiglu", 16, 3, 16, "shared"),
+        Tile("swiglu", 16, 1, 8, "registers"),
+        Tile("swiglu", 16, 3, 8, "registers1"),
+    ),
+    ("residual", 1024, 3072): (Tile("residual", 8, 1, 12, "registers"), Tile("residual", 8, 1, 12, "shared")),
     # Qwen3-1.7B
-    ("qkv", 4096, 2048): (Tile("qkv", 16, 2, 16, "registers"), Tile("qkv", 16, 1, 8, "shared")),
+    ("qkv", 4096, 2048): (
+        Tile("qkv", 16, 2, 16, "registers"),
+        Tile("qkv", 16, 1, 8, "shared"),
+        Tile("qkv", 16, 1, 16, "registers"),
+    ),
     ("residual", 2048, 2048): (Tile("residual", 16, 1, 16, "registers"), Tile("residual", 8, 1, 8, "shared")),
-    ("swiglu", 12288, 2048): (Tile("swiglu", 16, 1, 8, "shared"),),
-    ("residual", 2048, 6144): (Tile("residual", 8, 1, 16, "shared"),),
+    ("swiglu", 12288, 2048): (
+        Tile("swiglu", 16, 1, 8, "shared"),
+        Tile("swiglu", 16, 1, 8, "registers2"),
+        Tile("swiglu", 16, 1, 16, "registers"),
+    ),
+    ("residual", 2048, 6144): (
+        Tile("residual", 8, 1, 16, "shared"),
+        Tile("residual", 16, 1, 16, "shared"),
+        Tile("residual", 8, 1, 12, "shared"),
+    ),
     # DeepSeek-R1-Distill-Qwen-1.5B
     ("qkv", 2048, 1536): (Tile("qkv", 16, 1, 12, "registers"), Tile("qkv", 16, 1, 8, "shared")),
     ("residual", 1536, 1536): (Tile("residual", 8, 1, 8, "registers"),),
-    ("swiglu", 17920, 1536): (Tile("swiglu", 16, 1, 8, "shared"),),
-    ("residual", 1536, 8960): (Tile("residual", 4, 1, 14, "shared"), Tile("residual", 8, 1, 20, "shared")),
+    ("swiglu", 17920, 1536): (Tile("swiglu", 16, 1, 8, "shared"), Tile("swiglu", 16, 1, 8, "registers2")),
+    ("residual", 1536, 8960): (
+        Tile("residual", 4, 1, 14, "shared"),
+        Tile("residual", 8, 1, 20, "shared"),
+        Tile("residual", 4, 1, 14, "registers"),
+    ),
 }
 # (query heads, KV heads, q and k normed by head)
 ATTENTIONS = frozenset({(16, 8, True), (12, 2, False)})

@@ -1,0 +1,208 @@
+"""Parity and times of prompts and batches on a bare machine with torch: python batch_run.py OUT.json [ROW...]."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from first_run import QWEN3_06B, parity, write_random
+
+from cacheir import Runtime
+from cacheir.compile_work import CompileOptions
+from cacheir.runtime.engine.engine import Engine
+from cacheir.runtime.engine.job import Job
+from cacheir.runtime.sampling import SamplingParams
+from cacheir_importers.tiny import write_tiny
+
+PROMPTS = (16, 128, 512, 2048)
+BATCHES = (8, 32, 128)
+SAMPLES = 9
+
+
+def ids(length: int, seed: int) -> list[int]:
+    return [int(x) for x in np.random.default_rng(seed).integers(3, 150000, length)]
+
+
+def opened(folder: Path, **options: str) -> Runtime:
+    """A model for 128 rows; ``options`` are the backend's, as its environment variables spell them."""
+    kv_dtype = options.pop("kv_dtype", "bf16")
+    names = {name: f"CACHEIR_CUDA_{name.upper()}" for name in options}
+    os.environ.update({names[name]: value for name, value in options.items()})
+    try:
+        return Runtime(
+            folder, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype=kv_dtype, kv_tokens=65536,
+            compile_options=CompileOptions(max_seq=4096, max_rows=128, max_tokens=2048),
+        )  # fmt: skip
+    finally:
+        for name in names.values():
+            del os.environ[name]
+
+
+def logits_after(runtime: Runtime, prompt: list[int], cuts: list[int]) -> np.ndarray:
+    """Logits after each chunk that ends at one of ``cuts``."""
+    made, start = [], 0
+    with runtime.session() as session:
+        for stop in cuts:
+            session.append(prompt[start:stop])
+            made.append(session.logits())
+            start = stop
+    return np.array(made)
+
+
+def logits_parity(folder: Path, **options: str) -> dict[str, Any]:
+    """Chunks and single tokens beside matrices and pages in float32 on the same GPU, launch by launch."""
+    prompt = ids(1200, 5)
+    cuts = [16, 17, 18, 80, 81, 209, 721, 722, 1199, 1200]
+    with opened(folder, dtype="float32", kv_dtype="f32", blocks="0", chain="0") as runtime:
+        expected = logits_after(runtime, prompt, cuts)
+    with opened(folder, **options) as runtime:
+        found = logits_after(runtime, prompt, cuts)
+        again = logits_after(runtime, prompt, cuts)
+        counters = dict(runtime.counters())
+    error = np.abs(found - expected).max(axis=1) / np.abs(expected).max()
+    top = np.sort(expected, axis=1)
+    clear = (top[:, -1] - top[:, -2]) > 4 * np.abs(found - expected).max()
+    return {
+        "relative_error": [float(e) for e in error],
+        "wrong_clear": int((found.argmax(1) != expected.argmax(1))[clear].sum()),
+        "share_left_out": float(1 - clear.mean()),
+        "bit_equal_again": bool(np.array_equal(found, again)),
+        "counters": counters,
+    }
+
+
+def first_tokens(folder: Path, **options: str) -> dict[str, Any]:
+    """Wall clock of one prompt's first token, ids visible to the host, in milliseconds; and the host's part of it."""
+    rows: dict[str, Any] = {}
+    with opened(folder, **options) as runtime:
+        for length in PROMPTS:
+            taken = []
+            for sample in range(SAMPLES + 3):
+                prompt = ids(length, 1000 * length + sample)
+                began = time.perf_counter()
+                for _ in runtime.generate_ids(prompt, 1, ignore_eos=True, temperature=0.0):
+                    pass
+                taken.append(1e3 * (time.perf_counter() - began))
+            rows[str(length)] = {"median_ms": statistics.median(taken[3:]), "samples_ms": taken}
+        rows["counters"] = dict(runtime.counters())
+    return rows
+
+
+def throughput(folder: Path, batches: tuple[int, ...] = BATCHES, sampled: bool = False, **options: str) -> Any:
+    """Output tokens a second through the engine, 128 in and 128 out, prompts inside the time."""
+    rows: dict[str, Any] = {}
+    with opened(folder, **options) as runtime:
+        model = runtime._model
+        for batch in batches:
+            taken, first = [], []
+            for sample in range(8):
+                engine = Engine(model)
+                jobs = [
+                    Job(
+                        id=str(number),
+                        ids=tuple(ids(128, 100000 * batch + 200 * sample + number)),
+                        sampling=SamplingParams(
+                            max_tokens=128, ignore_eos=True, temperature=0.8 if sampled else 0.0,
+                            top_k=50 if sampled else 0, top_p=0.95 if sampled else 1.0, seed=number,
+                        ),
+                        reuse=False,
+                    )
+                    for number in range(batch)
+                ]  # fmt: skip
+                began = time.perf_counter()
+                events = engine.generate(jobs)
+                taken.append(time.perf_counter() - began)
+                first.append(max(one[-1].usage.ttft_ms for one in events))
+                assert all(one[-1].usage.sampled_tokens == 128 for one in events), [one[-1].error for one in events]
+                engine.close()
+            middle = statistics.median(taken[3:])
+            rows[str(batch)] = {
+                "tokens_per_s": batch * 128 / middle, "ms": 1e3 * middle,
+                "first_token_ms": statistics.median(first[3:]),
+                "step_ms": (1e3 * middle - statistics.median(first[3:])) / 127, "samples_s": taken,
+            }  # fmt: skip
+            print(batch, json.dumps(rows[str(batch)])[:250], flush=True)
+        rows["counters"] = dict(runtime.counters())
+    return rows
+
+
+def device_times(folder: Path, **options: str) -> dict[str, Any]:
+    """Where a prompt of 2048 tokens and a step of a batch spend the device's time: microseconds by kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    rows: dict[str, Any] = {}
+    with opened(folder, **options) as runtime:
+
+        def prompt(length: int) -> None:
+            for _ in runtime.generate_ids(ids(length, length), 1, ignore_eos=True, temperature=0.0):
+                pass
+
+        def batch(count: int) -> None:
+            engine = Engine(runtime._model)
+            params = SamplingParams(max_tokens=33, ignore_eos=True)
+            engine.generate(
+                [Job(id=str(n), ids=tuple(ids(128, n)), sampling=params, reuse=False) for n in range(count)]
+            )
+            engine.close()
+
+        for name, run in (
+            ("prompt 16", lambda: prompt(16)), ("prompt 2048", lambda: prompt(2048)),
+            ("batch 8, 33 tokens", lambda: batch(8)), ("batch 32, 33 tokens", lambda: batch(32)),
+        ):  # fmt: skip
+            run()
+            run()
+            torch.cuda.synchronize()
+            with profile(activities=[ProfilerActivity.CUDA]) as made:
+                run()
+                torch.cuda.synchronize()
+            found = sorted(
+                ((e.key[:60], e.count, e.self_device_time_total) for e in made.key_averages()), key=lambda e: -e[2]
+            )
+            rows[name] = {"total_us": sum(e[2] for e in found), "kernels": found[:16]}
+            print(name, round(rows[name]["total_us"]), flush=True)
+            for key, count, spent in found[:12]:
+                print(f"   {spent:9.0f} us {count:6d} x {key}", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Write every row as soon as it is there."""
+    out, wanted = Path(sys.argv[1]), sys.argv[2:]
+    made: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0)}
+
+    def keep(name: str, run: Any) -> None:
+        if wanted and name not in wanted:
+            return
+        began = time.perf_counter()
+        try:
+            made[name] = run()
+        except Exception as error:  # noqa: BLE001  a row that failed is a row of the report
+            made[name] = {"failed": f"{type(error).__name__}: {error}"[:2500]}
+        out.write_text(json.dumps(made, indent=1) + "\n")
+        print(f"{name} [{time.perf_counter() - began:.0f} s]", json.dumps(made[name])[:1200], flush=True)
+
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        write_tiny(root / "qwen2", family="qwen2")
+        keep("parity_qwen2", lambda: parity(root / "qwen2"))
+        write_random(root / "q06", "qwen3", QWEN3_06B)
+        keep("logits_q06", lambda: logits_parity(root / "q06"))
+        keep("logits_q06_no_pdl", lambda: logits_parity(root / "q06", programmatic_launch="0"))
+        keep("first_tokens", lambda: first_tokens(root / "q06"))
+        keep("throughput", lambda: throughput(root / "q06"))
+        keep("device_times", lambda: device_times(root / "q06"))
+        keep("first_tokens_no_pdl", lambda: first_tokens(root / "q06", programmatic_launch="0"))
+        keep("throughput_no_pdl", lambda: throughput(root / "q06", (8, 32), programmatic_launch="0"))
+        keep("throughput_sampled", lambda: throughput(root / "q06", (8, 32), sampled=True))
+
+
+if __name__ == "__main__":
+    main()
