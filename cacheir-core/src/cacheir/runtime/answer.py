@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from cacheir.runtime.detokenize import Detokenizer
 from cacheir.runtime.sampling import SamplingParams
@@ -45,8 +45,10 @@ class Answer:
             text += self._end("length")
         return text
 
-    def push_all(self, tokens: Iterable[int]) -> tuple[str, int]:
+    def push_all(self, tokens: Sequence[int]) -> tuple[str, int]:
         """The text of ``tokens`` up to the one that ends the answer, and how many of them were used."""
+        if not self._sampling.stop:
+            return self._push_plain(tokens[: max(1, self.remaining)])
         text, used = "", 0
         for token in tokens:
             text += self.push(token)
@@ -54,6 +56,20 @@ class Answer:
             if self.finish_reason:
                 break
         return text, used
+
+    def _push_plain(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """As ``push_all`` without stop strings, where no text is looked through: all tokens in one go."""
+        stop = next((place for place, token in enumerate(tokens) if token in self._stop_ids), None)
+        kept = tokens[:stop]
+        self.ids.extend(kept)
+        self.sampled += len(kept)
+        text = self._detokenizer.push(kept)
+        if stop is not None:
+            self.sampled += 1
+            return text + self._end("stop"), stop + 1
+        if self.remaining <= 0 and kept:
+            text += self._end("length")
+        return text, len(kept)
 
     def _end(self, reason: str) -> str:
         """Ends the answer; what was held back is delivered, unless it completes a stop string after all."""

@@ -110,18 +110,27 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> N
 
 
 def take_ahead(state: EngineState, entry: Entry, tokens: Sequence[int], now: float) -> None:
-    """The tokens that ``run_ahead`` brought for one row, up to the one that ends the answer."""
-    for count, token in enumerate(tokens):
-        entry.sequence.cached += 1
-        if state.mask is not None and not allows(state.mask, token):
-            entry.sequence.cached -= 1
-            entry.masked = True
-            return
-        take_token(state, entry, token, now)
-        if entry.answer.finish_reason is not None:
-            state.counters.discarded_tokens += len(tokens) - count - 1
-            return
-    _enter(state, entry)
+    """The tokens that ``run_ahead`` brought for one row, up to the one that ends the answer; told in one event."""
+    mask = state.mask
+    barred = len(tokens)
+    if mask is not None:
+        barred = next((place for place, token in enumerate(tokens) if not allows(mask, token)), barred)
+    known = len(entry.answer.ids)
+    text, used = entry.answer.push_all(tokens[:barred])
+    entry.sequence.cached += used
+    entry.sequence.ids.extend(tokens[:used])
+    state.counters.sampled_tokens += used
+    if used:
+        entry.first_token = entry.first_token or now
+        deliver(entry, text, tuple(entry.answer.ids[known:]), None, now)
+    if entry.answer.finish_reason is not None:
+        state.counters.discarded_tokens += len(tokens) - used
+        if entry.running:  # a client may have cancelled when it was told
+            end(state, entry, entry.answer.finish_reason, now)
+    elif barred < len(tokens):
+        entry.masked = True
+    elif entry.running:
+        _enter(state, entry)
 
 
 def take_token(state: EngineState, entry: Entry, token: int, now: float, logprobs: TokenLogprobs | None = None) -> None:

@@ -28,6 +28,8 @@ from cacheir.runtime.request import check_length
 
 NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
+# So many steps of a row are applied in one go while the executor runs ahead: few enough to do it meanwhile.
+APPLY_EVERY = 8
 Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
 
 
@@ -231,38 +233,59 @@ class Engine:
         return outputs
 
     def _run_ahead(self, plan: EnginePlan, step: Step) -> bool:
-        """Whether the executor took ``step`` for several steps; its reason is kept where it did not."""
+        """Whether the executor took ``step`` for several steps; its reason is kept where it did not.
+
+        Tokens are applied while the executor goes on: pages that a row gives back meanwhile go to nobody before the
+        next plan, so what is still written there is read by none.
+        """
         tokens: list[list[int]] = [[] for _ in step.rows]
         errors: dict[int, str] = {}
+        steps = 0
 
         def sink(rows: Sequence[RowOutput]) -> None:
+            nonlocal steps
             for result in rows:
                 if result.error is not None:
                     errors.setdefault(result.slot, result.error)
                 elif result.token is not None and result.slot not in errors:
                     tokens[result.slot].append(result.token)
+            steps += 1
+            if steps % APPLY_EVERY == 0:
+                self._take_ahead(plan, tokens)
 
         began = self._clock()
         try:
             self._executor.run_ahead(step, plan.ahead, sink)
         except UsageError as refusal:
-            if any(tokens) or errors:
+            if steps:
                 raise
             self.refused_ahead, self._runs_ahead = str(refusal), False
             return False
         except Exception:  # noqa: BLE001  whoever is at fault shows in a step of its own
-            if not all(tokens):
+            if not steps:
                 return False
+        self._take_ahead(plan, tokens)
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1
-        self._step_seconds = (now - began) / max(1, *map(len, tokens))
+        self._step_seconds = (now - began) / max(1, steps)
+        for part, row in zip(plan.parts, step.rows):
+            entry = part.entry
+            assert isinstance(entry, Entry)
+            if entry.running and not entry.masked and (error := errors.get(row.slot)):
+                apply_step.end(self.state, entry, "error", now, error=error)
+        return True
+
+    def _take_ahead(self, plan: EnginePlan, tokens: Sequence[list[int]]) -> None:
+        """Apply the tokens of each row that have come, and forget them."""
+        now = self._clock()
         for part, taken in zip(plan.parts, tokens):
             entry = part.entry
             assert isinstance(entry, Entry)
-            apply_step.take_ahead(self.state, entry, taken, now)
-            if entry.running and (error := errors.get(step.rows[plan.parts.index(part)].slot)):
-                apply_step.end(self.state, entry, "error", now, error=error)
-        return True
+            if not entry.running:
+                self.state.counters.discarded_tokens += len(taken)
+            elif taken and not entry.masked:  # what follows an id that may not be taken is of no use
+                apply_step.take_ahead(self.state, entry, taken, now)
+            taken.clear()
 
     def _audit(self, plan: EnginePlan) -> None:
         """Every n-th request that took pages over has them computed anew and compared."""
