@@ -73,7 +73,6 @@ uint16_t get16(const uint8_t* at, size_t index) {
 }
 
 void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
-  const PanelLayout at = panel_layout(format, from.columns);
   const int width = block_columns(from.format), count = from.columns / width;
   const size_t bytes = block_bytes(from.format);
   const int rows = std::min(kPanelRows, from.rows - first_row);
@@ -86,21 +85,25 @@ void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t
       const size_t b = static_cast<size_t>(c * (width / kBlock) + s);
       for (int g = 0; g < 8; ++g)
         for (int r = 0; r < kPanelRows; ++r) std::memcpy(groups + 64 * g + 4 * r, decoded[r].codes + kBlock * s + 4 * g, 4);
-      write_codes(format, groups, panel + b * code_bytes(format));
+      uint8_t* block = panel + block_offset(format, b);
+      uint8_t *scale_part = block + code_bytes(format), *minimum_part = scale_part + scale_bytes(format);
+      write_codes(format, groups, block);
       const int scales = has_half_blocks(format) ? 2 : 1;
       for (size_t r = 0; r < kPanelRows; ++r) {
         if (!is_super_block(format)) {
-          put16(panel + at.scales, b * 16 + r, decoded[r].d);
-          if (has_minimum(format)) put16(panel + at.minimums, b * 16 + r, decoded[r].dmin);
+          put16(scale_part, r, decoded[r].d);
+          if (has_minimum(format)) put16(minimum_part, r, decoded[r].dmin);
           continue;
         }
         for (int h = 0; h < scales; ++h) {
-          const size_t place = (b * static_cast<size_t>(scales) + static_cast<size_t>(h)) * 16 + r;
-          panel[at.scales + place] = decoded[r].scales[scales * s + h];
-          if (has_minimum(format)) panel[at.minimums + place] = decoded[r].minimums[scales * s + h];
+          const size_t place = static_cast<size_t>(h) * 16 + r;
+          scale_part[place] = decoded[r].scales[scales * s + h];
+          if (has_minimum(format)) minimum_part[place] = decoded[r].minimums[scales * s + h];
         }
-        put16(panel + at.d, static_cast<size_t>(c) * 16 + r, decoded[r].d);
-        if (has_minimum(format)) put16(panel + at.dmin, static_cast<size_t>(c) * 16 + r, decoded[r].dmin);
+        if (s > 0) continue;
+        uint8_t* head = block - super_head_bytes(format);
+        put16(head, r, decoded[r].d);
+        if (has_minimum(format)) put16(head + 32, r, decoded[r].dmin);
       }
     }
   }
@@ -109,7 +112,7 @@ void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t
 void pack_dense(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
   const int rows = std::min(kPanelRows, from.rows - first_row);
   const size_t k = static_cast<size_t>(from.columns);
-  if (format != Panel::f32 || rows < kPanelRows) std::memset(panel, 0, panel_layout(format, from.columns).bytes);
+  if (format != Panel::f32 || rows < kPanelRows) std::memset(panel, 0, panel_bytes(format, from.columns));
   for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
     const uint8_t* row = from.data + (static_cast<size_t>(first_row) + r) * k * block_bytes(from.format);
     for (size_t c = 0; c < k; ++c) {
@@ -148,7 +151,6 @@ void pack_panels(const StoredMatrix& from, const Matrix& to, int first, int last
 void unpack_row(const Matrix& m, int row, float* out) {
   const uint8_t* panel = m.data + static_cast<size_t>(row / kPanelRows) * m.stride;
   const size_t r = static_cast<size_t>(row % kPanelRows);
-  const PanelLayout at = panel_layout(m.format, m.columns);
   if (!is_integer(m.format)) {
     for (size_t c = 0; c < static_cast<size_t>(m.columns); ++c) {
       if (m.format == Panel::f32) std::memcpy(out + c, panel + (c * 16 + r) * 4, 4);
@@ -159,20 +161,23 @@ void unpack_row(const Matrix& m, int row, float* out) {
   }
   const float zero = has_minimum(m.format) ? 0.0f : static_cast<float>(1 << zero_point_log2(m.format));
   for (size_t b = 0; b < static_cast<size_t>(m.columns / kBlock); ++b) {
+    const uint8_t* block = panel + block_offset(m.format, b);
+    const uint8_t *scales = block + code_bytes(m.format), *minimums = scales + scale_bytes(m.format);
+    const uint8_t* head = panel + block_offset(m.format, b / kSuperBlock * kSuperBlock) - super_head_bytes(m.format);
     for (size_t k = 0; k < kBlock; ++k) {
       float scale, minimum = 0;
       if (is_super_block(m.format)) {
-        const size_t place = has_half_blocks(m.format) ? (2 * b + k / 16) * 16 + r : b * 16 + r;
-        const uint8_t raw = panel[at.scales + place];
+        const size_t place = has_half_blocks(m.format) ? k / 16 * 16 + r : r;
+        const uint8_t raw = scales[place];
         const int whole = has_minimum(m.format) ? raw : static_cast<int8_t>(raw);
-        scale = from_half(get16(panel + at.d, b / 8 * 16 + r)) * static_cast<float>(whole);
+        scale = from_half(get16(head, r)) * static_cast<float>(whole);
         if (has_minimum(m.format))
-          minimum = from_half(get16(panel + at.dmin, b / 8 * 16 + r)) * static_cast<float>(panel[at.minimums + place]);
+          minimum = from_half(get16(head + 32, r)) * static_cast<float>(minimums[place]);
       } else {
-        scale = from_half(get16(panel + at.scales, b * 16 + r));
-        if (has_minimum(m.format)) minimum = from_half(get16(panel + at.minimums, b * 16 + r));
+        scale = from_half(get16(scales, r));
+        if (has_minimum(m.format)) minimum = from_half(get16(minimums, r));
       }
-      const uint8_t code = code_at(m.format, panel + b * code_bytes(m.format), static_cast<int>(r), static_cast<int>(k));
+      const uint8_t code = code_at(m.format, block, static_cast<int>(r), static_cast<int>(k));
       // Products of a code and a scale are exact in f32, so this rounds once, as the format's definition does.
       out[b * kBlock + k] = (static_cast<float>(code) - zero) * scale + minimum;
     }

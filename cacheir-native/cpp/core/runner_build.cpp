@@ -55,7 +55,7 @@ int64_t Runner::add_weight(const std::vector<StoredMatrix>& matrices, bool pair)
       throw std::invalid_argument("matrices of one weight must have equal columns, those of a pair equal rows");
     const Panel format = panel_of(m.format, options_.precise, table_.bf16_dot != 0);
     const int panels = (m.rows + kPanelRows - 1) / kPanelRows;
-    weight.parts.push_back({format, nullptr, panel_layout(format, m.columns).bytes, m.rows, m.columns, panels});
+    weight.parts.push_back({format, nullptr, panel_bytes(format, m.columns), m.rows, m.columns, panels});
     weight.kinds.push_back(activations_of(format, options_.precise, table_.bf16_dot != 0));
     weight.first_column.push_back(weight.rows);
     weight.rows += pair && weight.parts.size() == 2 ? 0 : m.rows;

@@ -103,7 +103,7 @@ class PackedMatrix {
     const Panel format = panel_of(given.matrix.format, precise, table_.bf16_dot != 0);
     kind_ = activations_of(format, precise, table_.bf16_dot != 0);
     const int panels = (given.matrix.rows + kPanelRows - 1) / kPanelRows;
-    const size_t stride = panel_layout(format, given.matrix.columns).bytes;
+    const size_t stride = panel_bytes(format, given.matrix.columns);
     memory_ = HugeMemory(stride * static_cast<size_t>(panels));
     matrix_ = {format, memory_.data(), stride, given.matrix.rows, given.matrix.columns, panels};
     py::gil_scoped_release release;

@@ -83,7 +83,7 @@ inline Packed pack(std::mt19937& random, cacheir::Stored format, cacheir::Panel 
   Packed p;
   p.source = stored(random, format, rows, columns);
   const int panels = (rows + 15) / 16;
-  const size_t stride = cacheir::panel_layout(panel, columns).bytes;
+  const size_t stride = cacheir::panel_bytes(panel, columns);
   p.memory = cacheir::HugeMemory(stride * static_cast<size_t>(panels));
   p.matrix = {panel, p.memory.data(), stride, rows, columns, panels};
   cacheir::pack_panels({format, p.source.data(), rows, columns}, p.matrix, 0, panels);

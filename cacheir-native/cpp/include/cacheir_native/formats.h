@@ -12,9 +12,9 @@ enum class Stored : int32_t { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k
 
 // What a panel holds: 16 output rows. `k` counts columns, `b` blocks of 32 columns.
 //   dense    f32 [k][16]   f16 [k][16]   bf16 [k/2][16][2]
-//   integer  codes [b][...], then scales [b][16] f16, then (where there are minimums) minimums [b][16] f16
-//            super-block formats: codes [b][...], then scales [b][16 or 32] 8 bit, minimums the same, then d [b/8][16]
-//            f16 and dmin [b/8][16] f16
+//   integer  block by block, so that a product reads one stream: codes, scales [16] f16, and where there are minimums
+//            minimums [16] f16; a super-block is d [16] f16 and, with minimums, dmin [16] f16, then eight blocks of codes,
+//            scales [16 or 32] 8 bit and minimums the same
 // Codes of one block as the integer dot product wants them: eight groups of 64 bytes, [k/4][16][4], unsigned.
 // Narrow codes are bit planes of these groups: 4 bits lie as byte pairs (low half: groups 0-3, high half: 4-7), the
 // fifth bit of group g is bit g of one 64-byte word, two upper bits are bits 2(g%4) of word g/4.
@@ -59,24 +59,26 @@ constexpr bool has_half_blocks(Panel p) { return p == Panel::q2_k || p == Panel:
 
 constexpr size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-// Where the parts of a panel of `columns` begin, in bytes.
-struct PanelLayout {
-  size_t scales, minimums, d, dmin, bytes;
-};
-constexpr PanelLayout panel_layout(Panel p, int columns) {
-  const size_t k = static_cast<size_t>(columns);
-  if (p == Panel::f32) return {0, 0, 0, 0, k * 64};
-  if (p == Panel::f16) return {0, 0, 0, 0, round_up(k * 32, 64)};
-  if (p == Panel::bf16) return {0, 0, 0, 0, (k + 1) / 2 * 64};
-  const size_t blocks = k / kBlock;
-  PanelLayout at{blocks * code_bytes(p), 0, 0, 0, 0};
-  const size_t scale_bytes = is_super_block(p) ? (has_half_blocks(p) ? 32 : 16) : 32;
-  at.minimums = at.scales + blocks * scale_bytes;
-  at.d = at.minimums + (has_minimum(p) ? blocks * scale_bytes : 0);
-  const size_t supers = is_super_block(p) ? (blocks + 7) / 8 : 0;
-  at.dmin = at.d + supers * 32;
-  at.bytes = round_up(at.dmin + (has_minimum(p) ? supers * 32 : 0), 64);
-  return at;
+constexpr int kSuperBlock = 8;  // blocks of a super-block
+
+// Bytes of a block's scales (its minimums have as many), of a whole block, and of what stands before a super-block.
+constexpr size_t scale_bytes(Panel p) { return is_super_block(p) && !has_half_blocks(p) ? 16 : 32; }
+constexpr size_t panel_block_bytes(Panel p) { return code_bytes(p) + scale_bytes(p) * (has_minimum(p) ? 2 : 1); }
+constexpr size_t super_head_bytes(Panel p) { return is_super_block(p) ? (has_minimum(p) ? 64 : 32) : 0; }
+
+// Where block b of an integer panel begins.
+constexpr size_t block_offset(Panel p, size_t b) {
+  return b * panel_block_bytes(p) + (is_super_block(p) ? b / kSuperBlock + 1 : 0) * super_head_bytes(p);
+}
+
+// Bytes of a panel of `columns`.
+constexpr size_t panel_bytes(Panel p, int columns) {
+  const size_t k = static_cast<size_t>(columns), blocks = k / kBlock;
+  if (p == Panel::f32) return k * 64;
+  if (p == Panel::f16) return round_up(k * 32, 64);
+  if (p == Panel::bf16) return (k + 1) / 2 * 64;
+  const size_t supers = is_super_block(p) ? (blocks + kSuperBlock - 1) / kSuperBlock : 0;
+  return round_up(blocks * panel_block_bytes(p) + supers * super_head_bytes(p), 64);
 }
 
 }  // namespace cacheir
