@@ -219,17 +219,33 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   constexpr int FIT = ATTENTION_WARPS * 32 / (PER * SHARE), MERGERS = FIT >= 16 ? 16 : FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2;
   const int which = threadIdx.x / MERGERS, first = threadIdx.x % MERGERS, head = min(which / SHARE, PER - 1), at = which % SHARE;
   const int places = min(groups, PLACES);
+  constexpr int EACH = PLACES / MERGERS, AT_ONCE = EACH < 16 ? EACH : 16;
   float top = -INFINITY, total = 0, value = 0;
-#pragma unroll 4
-  for (int i = first; i < places; i += MERGERS) top = fmaxf(top, weight[i][head].x);
 #pragma unroll
-  for (int offset = MERGERS / 2; offset; offset >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
-#pragma unroll 4
-  for (int i = first; i < places; i += MERGERS) {
-    const float2 w = weight[i][head];
-    const float fade = exp2f(w.x - top);
-    total += fade * w.y;
-    value += fade * part[i][head][at];
+  for (int round = 0; round < EACH; round += AT_ONCE) {  // reads all its parts at once: one latency, not one each
+    float2 w[AT_ONCE];
+    float v[AT_ONCE], highest = top;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      const int place_of_part = first + (round + i) * MERGERS;
+      w[i] = make_float2(-INFINITY, 0.f);
+      v[i] = 0;
+      if (place_of_part < places) { w[i] = weight[place_of_part][head]; v[i] = part[place_of_part][head][at]; }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) highest = fmaxf(highest, w[i].x);
+#pragma unroll
+    for (int offset = MERGERS / 2; offset; offset >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, offset));
+    const float fade = exp2f(top - highest);  // the first place is always there, so the highest is finite
+    top = highest;
+    total *= fade;
+    value *= fade;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      const float share = exp2f(w[i].x - top);
+      total += share * w[i].y;
+      value += share * v[i];
+    }
   }
   total = lane_sum<MERGERS>(total);
   value = lane_sum<MERGERS>(value);

@@ -49,6 +49,10 @@ __device__ __forceinline__ uint4 load_weight(const void *at) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at), "l"(evict_first()) : "memory");
   return v;
 }
+// Goes on once `word` is there.
+__device__ __forceinline__ void await_load(u32 word) {
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0x7fc01235; @p nanosleep.u32 1; }" :: "r"(word) : "memory");
+}
 // Activations are read where their writer's stores lie: in L2, past this multiprocessor's own cache.
 __device__ __forceinline__ uint4 load_activation(const void *at) {
   uint4 v;

@@ -46,7 +46,9 @@ __device__ __forceinline__ void bring_pages(const ProductArguments &a) {
   }
 }
 
-template <int K, int ROWS, int TILES, int WARPS, Epilogue EPILOGUE, Hold HOLD>
+// Weights that are asked for all at once stand in the way of the row that a kernel before this one waits for: PACE is how
+// many loads a thread has under way, 0 for all.
+template <int K, int ROWS, int TILES, int WARPS, Epilogue EPILOGUE, Hold HOLD, int PACE = 0>
 __device__ __forceinline__ void product(const ProductArguments &a) {
   constexpr int PARTS = 16 / ROWS, COLUMNS = 2 * PARTS, PART = K / PARTS, SLICE = PART / WARPS, STEPS = SLICE / 32;
   constexpr int STRIDE = TILES * 16 + 8, WARP_BYTES = TILES * 16 * SLICE * 2;
@@ -69,8 +71,10 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
     for (int p = 0; p < STEPS; p++)
 #pragma unroll
       for (int n = 0; n < TILES; n++) {
-        w[p][n][0] = load_weight(weights + (((p * TILES + n) * 2) * 32 + lane) * 16);
-        w[p][n][1] = load_weight(weights + (((p * TILES + n) * 2 + 1) * 32 + lane) * 16);
+        const int pair = p * TILES + n;
+        if (PACE && pair && pair % (PACE / 2 + !PACE) == 0) await_load(w[(pair - 1) / TILES][(pair - 1) % TILES][1].w);
+        w[p][n][0] = load_weight(weights + ((pair * 2) * 32 + lane) * 16);
+        w[p][n][1] = load_weight(weights + ((pair * 2 + 1) * 32 + lane) * 16);
       }
   } else if (lane == 0) {
     barrier_init(shared_address(&barriers[warp]), 1);

@@ -1,7 +1,7 @@
-"""Main as kernels of whole blocks: nine to ten launches a layer instead of one for each op, partial sums between them.
+"""Main as kernels of whole blocks: eight or nine launches a layer, partial sums between them, not one for each op.
 
 A layer is: norm of a sum; QKV; head norms, rotation and the append to the pages; attention; O; norm of a sum; gate and
-up; their product; down. Products of few rows are split along K by ``triton_tiles``, those of many are cuBLAS's.
+up with their product; down. Products of few rows are those of ``triton_tiles``, of many cuBLAS's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 
 from cacheir.ir.types import TensorType
 from cacheir.schedule.flatten import Launch, Place
-from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, view
-from cacheir_cuda.kernels import triton_block, triton_paged
-from cacheir_cuda.kernels.triton_tiles import MOST_ROWS, parts_of, product_parts
+from cacheir_cuda.binding import BoundLaunch, Surroundings, view
+from cacheir_cuda.kernels import triton_block, triton_paged, triton_step
+from cacheir_cuda.kernels.rotary import frequencies
+from cacheir_cuda.kernels.triton_tiles import MOST_ROWS, parts_of, product_gated, product_parts
 from cacheir_cuda.layer_plan import LayerPlan, MainPlan
 from cacheir_cuda.workspace import Workspace
 
@@ -52,6 +53,7 @@ def block_weights(plan: MainPlan) -> Iterator[tuple[str, tuple[str, ...]]]:
             if recipe:
                 yield "f32", (recipe,)
     yield "f32", (plan.norm,)
+    yield "dense", (plan.before[0].reads[1].name,)
 
 
 class _Blocks:
@@ -63,7 +65,7 @@ class _Blocks:
         self.cos, self.sin = (self._place(place, plan.before[1]) for place in (plan.cos, plan.sin))
 
     def launches(self) -> Iterator[BoundLaunch]:
-        yield from bind(self.plan.before, self.around)
+        yield self._begin()
         self._carve(self.plan.layers[0])
         pending: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         for layer in self.plan.layers:
@@ -77,9 +79,20 @@ class _Blocks:
         )  # fmt: skip
         yield _named((gather, norm), call)
 
+    def _begin(self) -> BoundLaunch:
+        embed, turn = self.plan.before
+        given, attrs = self.around.inputs, self.plan.turn
+        call = partial(
+            triton_step.begin, given[embed.reads[0].name], given[turn.reads[0].name],
+            self._matrix("dense", (embed.reads[1].name,)),
+            frequencies(attrs.theta, attrs.dims, attrs.factors, self.hidden.device), attrs.magnitude,
+            hidden=self.hidden, cos=self.cos, sin=self.sin, pdl=self.pdl,
+        )  # fmt: skip
+        return _named(self.plan.before, call)
+
     def _layer(self, layer: LayerPlan, pending: tuple[Any, Any]) -> Iterator[BoundLaunch]:
         at = [one.op.name for one in layer.launches].index("kv_append")
-        yield _named(layer.launches[: at + 1], partial(self._into_pages, layer, *self._qkv(layer, pending)))
+        yield _named(layer.launches[: at + 1], partial(_in_turn, *self._qkv(layer, pending)))
         yield _named((layer.attention,), self._attention(layer))
         rest = layer.launches[at + 2 :]
         yield _named(rest[:3], self._out(layer))
@@ -100,11 +113,6 @@ class _Blocks:
             layer=layer.number, eps=layer.head_eps, layout=layer.layout, q=self.q, pdl=self.pdl,
         )  # fmt: skip
         return norm, product, after
-
-    @staticmethod
-    def _into_pages(layer: LayerPlan, *calls: Any) -> None:
-        for call in calls:
-            call()
 
     def _attention(self, layer: LayerPlan) -> Any:
         launch, given = layer.attention, self.around.inputs
@@ -130,13 +138,17 @@ class _Blocks:
             triton_block.sum_norm, self.hidden, self.out, self._vector(layer.out_bias), self._vector(layer.ffn_norm),
             eps=layer.ffn_eps, out=self.normed, pdl=self.pdl,
         )  # fmt: skip
-        return partial(self._into_pages, layer, product, norm)
+        return partial(_in_turn, product, norm)
 
     def _feed_forward(self, layer: LayerPlan) -> Any:
-        both = self._product(self.normed, self._matrix("rows", layer.gate_up), self.both)
-        gate = partial(triton_block.gated, self.both, self._joined(layer.gate_up_bias), out=self.active, pdl=self.pdl)
+        gate_up, bias = self._matrix("rows", layer.gate_up), self._joined(layer.gate_up_bias)
         down = self._product(self.active, self._matrix("dense", (layer.down,)), self.down)
-        return partial(self._into_pages, layer, both, gate, down)
+        if self.rows <= MOST_ROWS:
+            both = partial(product_gated, self.normed, gate_up, bias, self.active, pdl=self.pdl)
+            return partial(_in_turn, both, down)
+        both = self._product(self.normed, gate_up, self.both)
+        gate = partial(triton_block.gated, self.both, bias, out=self.active, pdl=self.pdl)
+        return partial(_in_turn, both, gate, down)
 
     def _product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Any:
         if self.rows <= MOST_ROWS:
@@ -164,7 +176,7 @@ class _Blocks:
             ((rows, heads, dim), narrow),
             ((rows, heads, dim), narrow),
             ((parts(*out.shape), rows, width), torch.float32),
-            ((parts(2 * inner, width), rows, 2 * inner), between),
+            ((1, 0 if few else rows, 2 * inner), between),
             ((rows, inner), narrow),
             ((parts(width, inner), rows, width), torch.float32),
         )
@@ -201,6 +213,11 @@ def large_product(x: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor) 
         torch.mm(x, transposed, out=out)
     else:
         torch.ops.aten.mm.dtype_out(x, transposed, out.dtype, out=out)
+
+
+def _in_turn(*calls: Any) -> None:
+    for call in calls:
+        call()
 
 
 def _named(launches: Sequence[Launch], call: Any) -> BoundLaunch:

@@ -47,6 +47,16 @@ class LayerPlan:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """What the rotation tables are made of, as ``rope_table`` says."""
+
+    theta: float
+    dims: int
+    factors: tuple[float, ...]
+    magnitude: float
+
+
+@dataclass(frozen=True)
 class MainPlan:
     """Main as ``before`` (embedding and rotation tables), layers, and the norm of the head's rows at the end."""
 
@@ -55,6 +65,7 @@ class MainPlan:
     hidden: Place
     cos: Place
     sin: Place
+    turn: Turn
     after: Sequence[Launch]
     norm: str
     eps: float
@@ -82,7 +93,9 @@ def plan_main(launches: Sequence[Launch]) -> MainPlan:
     _need(_same(after[0].reads[0], hidden), "the head's rows are not those of the last layer")
     _need(_same(after[1].reads[0], after[0].writes[0]), "the last norm is not of the head's rows")
     eps = _number(after[1], "eps")
-    return MainPlan(before, layers, before[0].writes[0], cos, sin, after, after[1].reads[1].name, eps)
+    attrs: Any = before[1].attrs
+    turn = Turn(float(attrs["theta"]), int(attrs["dims"]), tuple(attrs["factors"]), float(attrs["magnitude"]))
+    return MainPlan(before, layers, before[0].writes[0], cos, sin, turn, after, after[1].reads[1].name, eps)
 
 
 def _layer(body: Sequence[Launch], hidden: Place, cos: Place, sin: Place) -> tuple[LayerPlan, Place]:

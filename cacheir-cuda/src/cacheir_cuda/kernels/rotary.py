@@ -19,13 +19,13 @@ def rope_table(
     out: tuple[Tensor, Tensor],
 ) -> None:
     """positions [T] -> cos and sin of each pair's angle, [T, dims / 2] each, times ``magnitude``."""
-    angles = positions.float()[:, None] * _frequencies(theta, dims, factors, positions.device)
+    angles = positions.float()[:, None] * frequencies(theta, dims, factors, positions.device)
     for target, function in zip(out, (torch.cos, torch.sin)):
         torch.mul(function(angles), magnitude, out=target)
 
 
 @lru_cache(maxsize=64)
-def _frequencies(theta: float, dims: int, factors: tuple[float, ...], device: torch.device) -> Tensor:
+def frequencies(theta: float, dims: int, factors: tuple[float, ...], device: torch.device) -> Tensor:
     """[dims / 2] radians a position, each step rounded to float32 as the definition does."""
     exponents = np.arange(dims // 2, dtype=np.float32) * np.float32(2) / np.float32(dims)
     frequencies = np.float32(1) / np.power(np.float32(theta), exponents)

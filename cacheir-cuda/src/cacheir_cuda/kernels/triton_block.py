@@ -9,13 +9,13 @@ Each takes the partial sums of the product before it, so that a product that is 
 from __future__ import annotations
 
 from math import gcd
-from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from cacheir_cuda.kernels.launching import launch
 from cacheir_cuda.pool import Pool
 
 
@@ -44,8 +44,8 @@ def _sum_norm(hidden, parts, bias, weight, rows, out, count, width, eps, PARTS: 
 
 
 @triton.jit
-def _turn(parts, bias, norm, cos, sin, token, tokens, first, width, dim, half, at, member, eps, PARTS: tl.constexpr,
-          BIAS: tl.constexpr, NORM: tl.constexpr, HALVES: tl.constexpr):  # fmt: skip
+def _turn(parts, bias, norm, cos, sin, token, tokens, first, width, dim: tl.constexpr, half: tl.constexpr, at, member,
+          eps, PARTS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, HALVES: tl.constexpr):  # fmt: skip
     """f32 [HEADS, BLOCK]: heads that begin at column ``first`` of a token's row, normed by head and turned."""
     if HALVES:
         other = tl.where(at < half, at + half, at - half)
@@ -78,8 +78,9 @@ def _turn(parts, bias, norm, cos, sin, token, tokens, first, width, dim, half, a
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, tokens, pages, heads, kv_heads, page_tokens,
-               dim, half, eps, PARTS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, HALVES: tl.constexpr,
+def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, tokens, pages, eps,
+               heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
+               half: tl.constexpr, PARTS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, HALVES: tl.constexpr,
                HEADS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
@@ -152,12 +153,12 @@ def sum_norm(
     With ``rows`` i32 [R] only those rows are normed, to out [R, H], and ``hidden`` stays as it is.
     """
     count, width = hidden.shape
-    _sum_norm[(out.shape[0],)](
-        hidden, hidden if parts is None else parts, weight if bias is None else bias, weight,
-        weight if rows is None else rows, out, count, width, eps,
+    launch(
+        _sum_norm, (out.shape[0],), hidden, hidden if parts is None else parts, weight if bias is None else bias,
+        weight, weight if rows is None else rows, out, count, width, eps,
         PARTS=0 if parts is None else parts.shape[0], BIAS=bias is not None,
         KEEP=rows is None and not (parts is None and bias is None), CHOSEN=rows is not None,
-        BLOCK=triton.next_power_of_2(max(16, width)), PDL=pdl, num_warps=4, **_launch(pdl),
+        BLOCK=triton.next_power_of_2(max(16, width)), pdl=pdl, num_warps=4,
     )  # fmt: skip
 
 
@@ -182,11 +183,12 @@ def after_qkv(
     kv_heads = kv.kind.heads
     block = gcd(gcd(heads, kv_heads), 8)
     q_norm, k_norm = norms or (cos, cos)
-    _after_qkv[(tokens, (heads + 2 * kv_heads) // block)](
-        parts, cos if bias is None else bias, q_norm, k_norm, cos, sin, slots, q, kv.layer(layer), tokens, kv.pages,
-        heads, kv_heads, kv.page_tokens, dim, cos.shape[1], eps,
+    grid = (tokens, (heads + 2 * kv_heads) // block)
+    launch(
+        _after_qkv, grid, parts, cos if bias is None else bias, q_norm, k_norm, cos, sin, slots, q,
+        kv.layer(layer), tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens, dim=dim, half=cos.shape[1],
         PARTS=count, BIAS=bias is not None, NORM=norms is not None, HALVES=layout == "half", HEADS=block,
-        BLOCK=triton.next_power_of_2(max(16, dim)), PDL=pdl, num_warps=2, **_launch(pdl),
+        BLOCK=triton.next_power_of_2(max(16, dim)), pdl=pdl, num_warps=2,
     )  # fmt: skip
 
 
@@ -194,11 +196,7 @@ def gated(parts: Tensor, bias: Tensor | None, *, out: Tensor, pdl: bool = False)
     """``parts`` [P, T, 2 F] of gate and up, bias f32 [2 F] -> out [T, F], silu(gate) * up."""
     tokens, width = out.shape
     block = min(1024, triton.next_power_of_2(max(16, width)))
-    _gated[(tokens, triton.cdiv(width, block))](
-        parts, parts if bias is None else bias, out, tokens, width,
-        PARTS=parts.shape[0], BIAS=bias is not None, BLOCK=block, PDL=pdl, num_warps=4, **_launch(pdl),
+    launch(
+        _gated, (tokens, triton.cdiv(width, block)), parts, parts if bias is None else bias, out, tokens, width,
+        PARTS=parts.shape[0], BIAS=bias is not None, BLOCK=block, pdl=pdl, num_warps=4,
     )  # fmt: skip
-
-
-def _launch(pdl: bool) -> dict[str, Any]:
-    return {"launch_pdl": True} if pdl else {}

@@ -9,13 +9,13 @@ The softmax runs along the keys (FlashAttention-2, Dao 2023, arXiv:2307.08691), 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor, float32
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from cacheir_cuda.kernels.launching import launch
 from cacheir_cuda.pool import Pool
 
 _LOG2E = 1.4426950408889634
@@ -25,7 +25,8 @@ _COUNTED = os.environ.get("TRITON_INTERPRET") != "1"
 
 @triton.jit
 def _keys(query, storage, table, first, stop, positions, largest, total, mixed, scale, softcap, window, kv_head,
-          kv_heads, page_tokens, dim, MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+          kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, MASK: tl.constexpr,
+          KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One tile of keys for the rows of ``query`` [R, BLOCK], whose positions are ``positions`` [R]."""
     key, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
     seen = key < stop
@@ -55,9 +56,9 @@ def _keys(query, storage, table, first, stop, positions, largest, total, mixed, 
 
 
 @triton.jit
-def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, width, heads, kv_heads, page_tokens, dim,
-             window, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
-             PDL: tl.constexpr):  # fmt: skip
+def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, width, window, heads: tl.constexpr,
+             kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, QUERIES: tl.constexpr,
+             KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -108,9 +109,9 @@ def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, widt
 
 
 @triton.jit
-def _decode(q, storage, table, positions, partial, out, scale, softcap, width, heads, kv_heads, page_tokens, dim,
-            window, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-            COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def _decode(q, storage, table, positions, partial, out, scale, softcap, width, window, heads: tl.constexpr,
+            kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, SPLITS: tl.constexpr,
+            KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -155,7 +156,7 @@ def _decode(q, storage, table, positions, partial, out, scale, softcap, width, h
 
 
 @triton.jit
-def _merge(partial, out, dim, SPLITS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _merge(partial, out, dim: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -191,12 +192,12 @@ def prefill(
     tokens, heads, dim = q.shape
     wide = q.dtype == kv.storage.dtype == float32
     queries = 16 if tokens <= 32 else 128 if tokens >= 512 and not wide else 64
-    rows = page_table.shape[0]
-    _prefill[(heads, triton.cdiv(tokens, queries), rows)](
-        q, kv.layer(layer), page_table, row_starts, positions, out, scale * _LOG2E, softcap, page_table.shape[1],
-        heads, kv.kind.heads, kv.page_tokens, dim, window,
-        QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED, PDL=pdl,
-        num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 2, **_launch(pdl),
+    grid = (heads, triton.cdiv(tokens, queries), page_table.shape[0])
+    launch(
+        _prefill, grid, q, kv.layer(layer), page_table, row_starts, positions, out, scale * _LOG2E, softcap,
+        page_table.shape[1], window, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens, dim=dim,
+        QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED, pdl=pdl,
+        num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
     )  # fmt: skip
 
 
@@ -216,17 +217,17 @@ def decode(
     """q [T, N, D], page_table [T, M], positions [T] -> out [T, N, D]; one query a row, q has 16 bits."""
     tokens, heads, dim = q.shape
     kv_heads = kv.kind.heads
-    splits = splits_of(tokens * kv_heads)
+    splits = splits_of(tokens * kv_heads, page_table.shape[1] * kv.page_tokens)
     block = triton.next_power_of_2(max(16, dim))
     partial = q.new_empty((tokens, heads, splits, dim + 2), dtype=float32) if splits > 1 else q
-    _decode[(tokens, kv_heads, splits)](
-        q, kv.layer(layer), page_table, positions, partial, out, scale * _LOG2E, softcap, page_table.shape[1], heads,
-        kv_heads, kv.page_tokens, dim, window,
+    launch(
+        _decode, (tokens, kv_heads, splits), q, kv.layer(layer), page_table, positions, partial, out, scale * _LOG2E,
+        softcap, page_table.shape[1], window, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens, dim=dim,
         SPLITS=splits, KEYS=64, GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
-        COUNTED=_COUNTED, PDL=pdl, num_warps=4, num_stages=3, **_launch(pdl),
+        COUNTED=_COUNTED, pdl=pdl, num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
-        _merge[(tokens * heads,)](partial, out, dim, SPLITS=splits, BLOCK=block, PDL=pdl, num_warps=2, **_launch(pdl))
+        launch(_merge, (tokens * heads,), partial, out, dim=dim, SPLITS=splits, BLOCK=block, pdl=pdl, num_warps=2)
 
 
 def paged_attention_prefill(
@@ -248,10 +249,10 @@ def paged_attention_prefill(
     prefill(q, kv, page_table, row_starts, positions, **named, out=out)  # type: ignore[arg-type]
 
 
-def splits_of(programs: int) -> int:
-    """Over how many programs the keys of one (row, KV head) are split, so that a few hundred programs run."""
-    return int(min(16, max(1, triton.next_power_of_2(triton.cdiv(384, programs)))))
+def splits_of(programs: int, keys: int) -> int:
+    """Over how many programs the at most ``keys`` keys of one (row, KV head) are split.
 
-
-def _launch(pdl: bool) -> dict[str, Any]:
-    return {"launch_pdl": True} if pdl else {}
+    A few hundred programs should run, each with 256 keys or more: fewer are not worth the merge.
+    """
+    wanted = triton.next_power_of_2(triton.cdiv(384, programs))
+    return int(max(1, min(16, wanted, triton.next_power_of_2(keys) // 256)))

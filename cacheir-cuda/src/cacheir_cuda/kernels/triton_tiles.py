@@ -17,6 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from cacheir_cuda.kernels.launching import launch
+
 MOST_ROWS = 64
 _BN = 64
 _BK = 128
@@ -69,11 +71,31 @@ def _tiles(x, weight, bias, out, rows, count, WIDTH: tl.constexpr, SHARE: tl.con
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _tile_best(x, weight, bias, values, ids, rows, count, blocks, WIDTH: tl.constexpr, BIAS: tl.constexpr,
-               BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def _tiles_gated(x, weight, bias, out, rows, count, WIDTH: tl.constexpr, SHARE: tl.constexpr, BIAS: tl.constexpr,
+                 BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    half: tl.constexpr = BN // 2
+    mine = tl.arange(0, BN)
+    column = tl.program_id(0) * half + mine % half
+    # The first half of a program's rows are gate's, the others those of up at the same places, ``count`` further on.
+    n = tl.where(column < count, column + tl.where(mine < half, 0, count), 2 * count)
+    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    total = _tile(x, weight, rows, 2 * count, n, m, 0, WIDTH, SHARE, BN, BM, BK, PDL)
+    if BIAS:
+        total += tl.load(bias + n, mask=n < 2 * count, other=0.0)[:, None]
+    gate, up = tl.split(tl.permute(tl.reshape(total, (2, half, BM)), (1, 2, 0)))
+    made = gate / (1.0 + tl.exp(-gate)) * up
+    at = tl.program_id(0) * half + tl.arange(0, half)
+    place = out + m[None, :].to(tl.int64) * count + at[:, None]
+    tl.store(place, made.to(out.dtype.element_ty), mask=(at < count)[:, None] & (m < rows)[None, :])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _tile_best(x, weight, bias, values, ids, rows, count, blocks, WIDTH: tl.constexpr, SHARE: tl.constexpr,
+               BIAS: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+               PDL: tl.constexpr):  # fmt: skip
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
-    total = _tile(x, weight, rows, count, n, m, 0, WIDTH, WIDTH, BN, BM, BK, PDL)
+    total = _tile(x, weight, rows, count, n, m, 0, WIDTH, SHARE, BN, BM, BK, PDL)
     if BIAS:
         total += tl.load(bias + n, mask=n < count, other=0.0)[:, None]
     total = tl.where(total == total, total, float("inf"))  # NaN is the largest of all, and so is found
@@ -110,10 +132,20 @@ def product_parts(x: Tensor, weight: Tensor, out: Tensor, *, pdl: bool = False) 
     width = weight.shape[1]
     share = triton.cdiv(triton.cdiv(width, parts), _BK) * _BK
     block = _rows(rows)
-    pdl = pdl and parts * share == width  # else the last program would ask for bytes behind its rows
-    _tiles[(triton.cdiv(count, _BN), parts, triton.cdiv(rows, block))](
-        x, weight, x, out, rows, count, WIDTH=width, SHARE=share, BIAS=False, BN=_BN, BM=block, BK=_BK,
-        PDL=pdl, num_warps=4, num_stages=_stages(block), **_launch(pdl),
+    # Else the last program would ask for bytes behind its rows.
+    pdl = pdl and parts * share == width
+    grid = (triton.cdiv(count, _BN), parts, triton.cdiv(rows, block))
+    launch(_tiles, grid, x, weight, x, out, rows, count, WIDTH=width, SHARE=share, BIAS=False, pdl=pdl, **_shape(block))
+
+
+def product_gated(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, pdl: bool = False) -> None:
+    """x [T, K], weight [2 F, K] of gate and up, bias f32 [2 F] -> out [T, F], silu(gate) * up."""
+    (rows, count), width = out.shape, weight.shape[1]
+    block = _rows(rows)
+    grid = (triton.cdiv(count, _BN // 2), triton.cdiv(rows, block))
+    launch(
+        _tiles_gated, grid, x, weight, x if bias is None else bias, out, rows, count, WIDTH=width, SHARE=_whole(width),
+        BIAS=bias is not None, pdl=pdl and width == _whole(width), **_shape(block),
     )  # fmt: skip
 
 
@@ -121,35 +153,33 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
     """x [T, K] f32, weight [N, K], bias [N] f32 -> out [T, N] f32: x rounded to the weight's type."""
     rows, (count, width) = x.shape[0], weight.shape
     block = _rows(rows)
-    _tiles[(triton.cdiv(count, _BN), 1, triton.cdiv(rows, block))](
-        x, weight, x if bias is None else bias, out, rows, count, WIDTH=width, SHARE=triton.cdiv(width, _BK) * _BK,
-        BIAS=bias is not None, BN=_BN, BM=block, BK=_BK, PDL=False, num_warps=4, num_stages=_stages(block),
+    grid = (triton.cdiv(count, _BN), 1, triton.cdiv(rows, block))
+    launch(
+        _tiles, grid, x, weight, x if bias is None else bias, out, rows, count, WIDTH=width, SHARE=_whole(width),
+        BIAS=bias is not None, pdl=False, **_shape(block),
     )  # fmt: skip
 
 
-def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor, pdl: bool = False) -> None:
+def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
     """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
     held, (count, width) = rows.shape[0], weight.shape
     block, blocks = _rows(held), triton.cdiv(count, _BN)
     values, ids = rows.new_empty((held, blocks)), out.new_empty((held, blocks))
-    pdl = pdl and width % _BK == 0
-    _tile_best[(blocks, triton.cdiv(held, block))](
-        rows, weight, rows if bias is None else bias, values, ids, held, count, blocks, WIDTH=width,
-        BIAS=bias is not None, BN=_BN, BM=block, BK=_BK, PDL=pdl, num_warps=4, num_stages=_stages(block),
-        **_launch(pdl),
+    launch(
+        _tile_best, (blocks, triton.cdiv(held, block)), rows, weight, rows if bias is None else bias, values, ids, held,
+        count, blocks, WIDTH=width, SHARE=_whole(width), BIAS=bias is not None, pdl=False, **_shape(block),
     )  # fmt: skip
-    _best_of_row[(held,)](
-        values, ids, out, blocks, SIZE=triton.next_power_of_2(blocks), PDL=pdl, num_warps=8, **_launch(pdl)
-    )
+    size = triton.next_power_of_2(blocks)
+    launch(_best_of_row, (held,), values, ids, out, blocks, SIZE=size, pdl=False, num_warps=8)
 
 
 def _rows(rows: int) -> int:
     return int(min(MOST_ROWS, triton.next_power_of_2(max(16, rows))))
 
 
-def _stages(block: int) -> int:
-    return 4 if block <= 32 else 3
+def _whole(width: int) -> int:
+    return int(triton.cdiv(width, _BK) * _BK)
 
 
-def _launch(pdl: bool) -> dict[str, Any]:
-    return {"launch_pdl": True} if pdl else {}
+def _shape(block: int) -> dict[str, Any]:
+    return {"BN": _BN, "BM": block, "BK": _BK, "num_warps": 4, "num_stages": 4 if block <= 32 else 3}

@@ -1,0 +1,87 @@
+"""Triton kernels at both ends of a step: embedding and rotation tables in one, and the inputs of the next step."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, no-any-return"
+# Triton reads its own annotations: tl.constexpr says what is compiled in.
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from cacheir_cuda.kernels.launching import launch
+
+
+@triton.jit
+def _begin(tokens, positions, table, frequencies, hidden, cos, sin, vocabulary, width, half, magnitude,
+           BLOCK: tl.constexpr, HALF: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, at, pair = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK), tl.arange(0, HALF)
+    token = tl.load(tokens + row)
+    token = tl.minimum(tl.maximum(token, 0), vocabulary - 1).to(tl.int64)  # -1 is the token of a row that failed
+    values = tl.load(table + token * width + at, mask=at < width, other=0.0).to(tl.float32)
+    tl.store(hidden + row * width + at, values, mask=at < width)
+    angle = tl.load(positions + row).to(tl.float32) * tl.load(frequencies + pair, mask=pair < half, other=0.0)
+    tl.store(cos + row * half + pair, tl.cos(angle) * magnitude, mask=pair < half)
+    tl.store(sin + row * half + pair, tl.sin(angle) * magnitude, mask=pair < half)
+
+
+@triton.jit
+def _advance(made, tokens, positions, slots, table, lengths, width, page_tokens, FIRST: tl.constexpr,
+             PDL: tl.constexpr):  # fmt: skip
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0)
+    position = tl.load(positions + row)
+    if FIRST:
+        position += 1
+        tl.store(tokens + row, tl.load(made + row))
+        tl.store(positions + row, position)
+    tl.store(lengths + row, tl.load(lengths + row) + 1)
+    slot = tl.load(slots + row)
+    page = tl.load(table + row * width + tl.minimum(position // page_tokens, width - 1))
+    # Negative: padding, or a token that nobody may keep.
+    tl.store(slots + row, tl.where(slot < 0, slot, page * page_tokens + position % page_tokens))
+
+
+def begin(
+    tokens: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    frequencies: Tensor,
+    magnitude: float,
+    *,
+    hidden: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pdl: bool = False,
+) -> None:
+    """tokens, positions [T], table [V, H], frequencies f32 [D / 2] -> hidden f32 [T, H], cos and sin f32 [T, D / 2]."""
+    rows, width = hidden.shape
+    half = cos.shape[1]
+    launch(
+        _begin, (rows,), tokens, positions, table, frequencies, hidden, cos, sin, table.shape[0], width, half,
+        magnitude, BLOCK=triton.next_power_of_2(max(16, width)), HALF=triton.next_power_of_2(max(16, half)),
+        pdl=pdl, num_warps=4,
+    )  # fmt: skip
+
+
+def advance(
+    made: Tensor,
+    tokens: Tensor,
+    positions: Tensor,
+    groups: list[tuple[Tensor, Tensor, Tensor]],
+    page_tokens: int,
+    *,
+    pdl: bool = False,
+) -> None:
+    """Feed ``made`` i32 [T] next: tokens, positions [T] and, for each KV group, (slots [T], table [T, M], lengths)."""
+    for number, (slots, table, lengths) in enumerate(groups):
+        launch(
+            _advance, (len(made),), made, tokens, positions, slots, table, lengths, table.shape[1], page_tokens,
+            FIRST=number == 0, pdl=pdl, num_warps=1,
+        )  # fmt: skip
