@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from cacheir import Runtime
+from cacheir.errors import MalformedModelError
+from cacheir_importers.huggingface.importer import import_folder
 from cacheir_importers.tiny import write_json, write_tiny
 from cacheir_importers.tiny_config import TinyShape, tiny_config
 
@@ -82,3 +85,37 @@ def test_without_renormalisation_it_does_not(tmp_path: Path) -> None:
     logits, tokens = answers(tmp_path / "dense")
     mixed_logits, mixed_tokens = answers(tmp_path / "mixture")
     assert np.abs(logits - mixed_logits).max() > 0.01 and tokens != mixed_tokens
+
+
+def in_two_tensors(folder: Path, target: Path) -> None:
+    """The model in ``folder`` as transformers writes it where it keeps its own form, two tensors of experts a layer."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    model.save_pretrained(target, save_original_format=False)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (target / name).write_bytes((folder / name).read_bytes())
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "qwen2_moe"])
+def test_experts_in_two_tensors_are_those_in_many(tmp_path: Path, family: str) -> None:
+    write_tiny(tmp_path / "single", family=family)
+    in_two_tensors(tmp_path / "single", tmp_path / "fused")
+    names = list(load_file(tmp_path / "fused" / "model.safetensors"))
+    assert any(name.endswith("mlp.experts.gate_up_proj") for name in names)
+    assert not any(".experts.0." in name for name in names)
+    assert import_folder(tmp_path / "fused", {}).unread == import_folder(tmp_path / "single", {}).unread
+    logits, tokens = answers(tmp_path / "single")
+    fused_logits, fused_tokens = answers(tmp_path / "fused")
+    np.testing.assert_array_equal(fused_logits, logits)
+    assert fused_tokens == tokens
+
+
+def test_two_tensors_of_another_number_of_experts_are_refused(tmp_path: Path) -> None:
+    write_tiny(tmp_path / "single", family="qwen3_moe")
+    in_two_tensors(tmp_path / "single", tmp_path / "fused")
+    tensors = load_file(tmp_path / "fused" / "model.safetensors")
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    for wrong in (tensors[name][:-1], tensors[name][:, :-1], tensors[name][0]):
+        made = {**tensors, name: np.ascontiguousarray(wrong)}
+        save_file(made, tmp_path / "fused" / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(MalformedModelError, match=rf"model\.safetensors: tensor '{name}' has the shape"):
+            import_folder(tmp_path / "fused", {})

@@ -16,6 +16,7 @@ from cacheir_importers.family_lookup import HUGGINGFACE, find_family, installati
 from cacheir_importers.fields import Fields
 from cacheir_importers.huggingface.checkpoint import Checkpoint, open_checkpoint
 from cacheir_importers.huggingface.distilled import with_name
+from cacheir_importers.huggingface.fused_experts import with_single_experts
 from cacheir_importers.huggingface.generation import read_generation
 from cacheir_importers.huggingface.tokenizer_files import read_tokenizer_files
 from cacheir_importers.json_files import read_object
@@ -50,7 +51,8 @@ def import_checkpoint(
     names: Mapping[str, str] = resolve(family.names)(spec, HUGGINGFACE)
     checkpoint = with_packed(open_tensors(folder), scheme)
     spec, head_notes = _with_head(spec, names, checkpoint)
-    sources = place_weights(spec, names, checkpoint.tensors, place="the folder")
+    stored_or_part = with_single_experts(spec, names, checkpoint.tensors)
+    sources = place_weights(spec, names, stored_or_part, place="the folder")
     sources, recipes = place_made(sources, checkpoint.made)
     parts_of_made = {part.name for tensor in checkpoint.made.values() for part in tensor.parts.values()}
     stored = [name for name in checkpoint.tensors if name not in checkpoint.made or name in parts_of_made]
