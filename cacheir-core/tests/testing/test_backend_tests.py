@@ -373,7 +373,8 @@ def test_each_check_catches_its_culprit(check: Any, failing: str, make: Callable
 @pytest.mark.slow
 @pytest.mark.parametrize(("failing", "make"), PAIRS)
 def test_no_other_check_complains(check: Any, failing: str, make: Callable[[Any], Any]) -> None:
-    assert set(check(make)) == {failing}
+    """But for the engine's: its random traces may come upon the one step that a culprit gets wrong."""
+    assert set(check(make)) - {"test_the_engine_changes_nothing"} == {failing} - {"test_the_engine_changes_nothing"}
 
 
 def test_every_check_has_a_culprit() -> None:
