@@ -97,7 +97,7 @@ void Executor::attention(const Instruction& i) {
         for (int m = 0; m < task.rows; ++m) r.table_.finish_state(task.state[m], plan.out + plan.offset(row, head, query + m), kv.head_dim);
       }
     }
-    r.pool_.barrier();
+    r.pool_.barrier(next_weights());
     return;
   }
 
@@ -129,7 +129,7 @@ void Executor::attention(const Instruction& i) {
       r.table_.finish_state(states, plan.out + plan.offset(row, head, query + m), kv.head_dim);
     }
   }
-  r.pool_.barrier();
+  r.pool_.barrier(next_weights());
 }
 
 }  // namespace cacheir

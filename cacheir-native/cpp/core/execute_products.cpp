@@ -50,7 +50,7 @@ void Executor::stack(const Instruction& i, int n, float* out, const float* resid
       step = std::max(step, panel_step(w.parts[end]));
     }
     const Activations x = pack(i, at(i.x), w.columns, w.kinds[begin], n);
-    share(panels, step, [&](int first, int last) {
+    share(panels, step, n, [&](int first, int last) {
       for (size_t p = begin; p < end; ++p) {
         const Matrix& m = w.parts[p];
         const size_t column = static_cast<size_t>(w.first_column[p]);
@@ -61,8 +61,29 @@ void Executor::stack(const Instruction& i, int n, float* out, const float* resid
         last -= m.panels;
       }
     });
-    r.pool_.barrier();
+    r.pool_.barrier(end == w.parts.size() ? next_weights() : Ahead{});
   }
+}
+
+Ahead Executor::next_weights() const {
+  constexpr int few_rows = 16, far = 2;
+  constexpr size_t most_bytes = 64 << 10;
+  if (rows > few_rows) return {};
+  for (const Instruction* i = next; i < end && i < next + far; ++i) {
+    if (i->weight == kNone) continue;
+    const Weight& w = r.weights_[static_cast<size_t>(i->weight)];
+    int panels = 0, step = 1;
+    for (size_t p = 0; p < (w.pair ? 1 : w.parts.size()) && w.kinds[p] == w.kinds[0]; ++p) {
+      panels += w.parts[p].panels;
+      step = std::max(step, panel_step(w.parts[p]));
+    }
+    int first = r.pool_.share_begin(worker, panels, step);
+    for (const Matrix& m : w.parts) {
+      if (first < m.panels) return {m.data + static_cast<size_t>(first) * m.stride, std::min(most_bytes, static_cast<size_t>(m.panels - first) * m.stride)};
+      first -= m.panels;
+    }
+  }
+  return {};
 }
 
 void Executor::linear(const Instruction& i) {
@@ -74,7 +95,7 @@ void Executor::qkv(const Instruction& i) {
   const size_t stride = static_cast<size_t>(r.weights_[static_cast<size_t>(i.weight)].rows);
   stack(i, rows, r.qkv_, nullptr);
   turn_and_store(i, stride);
-  r.pool_.barrier();
+  r.pool_.barrier(next_weights());
 }
 
 // Heads of q, k and v: turned by rope, q into its place, k and v into theirs or into the pool.
@@ -123,10 +144,10 @@ void Executor::swiglu(const Instruction& i) {
   const Activations x = pack(i, at(i.x), w.columns, w.kinds[0], n);
   const float* bias = values(i.bias);
   const Destination to{at(i.out), static_cast<size_t>(w.rows), bias, nullptr, 0};
-  share(w.parts[0].panels, panel_step(w.parts[0]), [&](int first, int last) {
+  share(w.parts[0].panels, panel_step(w.parts[0]), n, [&](int first, int last) {
     r.table_.swiglu(&w.parts[0], &w.parts[1], &x, first, last, &to, bias ? bias + w.rows : nullptr);
   });
-  r.pool_.barrier();
+  r.pool_.barrier(next_weights());
 }
 
 void Executor::head_argmax(const Instruction& i) {
@@ -139,7 +160,7 @@ void Executor::head_argmax(const Instruction& i) {
   std::memset(best.bad, 0, static_cast<size_t>(n));
   const Matrix& m = w.parts[0];
   const Activations x = pack(i, at(i.x), w.columns, w.kinds[0], n);
-  share(m.panels, panel_step(m), [&](int first, int last) { r.table_.argmax(&m, &x, first, last, values(i.bias), &best); });
+  share(m.panels, panel_step(m), n, [&](int first, int last) { r.table_.argmax(&m, &x, first, last, values(i.bias), &best); });
   r.pool_.barrier();
   if (worker != 0) return;
   r.head_tokens_.resize(static_cast<size_t>(n));

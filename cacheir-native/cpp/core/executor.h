@@ -10,6 +10,8 @@ struct Executor {
   Runner& r;
   const int worker;
   const int rows;  // of the section: tokens of main, rows of a head
+  const Instruction* next = nullptr;  // what follows, and where that ends
+  const Instruction* end = nullptr;
 
   void run(const Instruction& i);
 
@@ -38,25 +40,26 @@ struct Executor {
   // x packed for products; a few rows by every worker for itself, more together and then a barrier.
   Activations pack(const Instruction& i, const float* x, int columns, Act kind, int n);
 
-  // Calls f(first, last) for parts of [0, total): three quarters in fixed shares, the rest to who comes first, so that a
-  // worker whose CPU is taken away holds the others up less. `step` is what parts should be multiples of.
-  template <class F> void share(int total, int step, F f);
+  // Calls f(first, last) for parts of [0, total) that are this worker's. `step` is what parts should be multiples of.
+  template <class F> void share(int total, int step, int n, F f);
+
+  // The weights that this worker reads first in the next product, where that reads them for a few rows alone.
+  Ahead next_weights() const;
 };
 
-template <class F> void Executor::share(int total, int step, F f) {
-  const int n = workers();
-  if (n == 1 || total <= step) {
+template <class F> void Executor::share(int total, int step, int n, F f) {
+  if (workers() == 1 || total <= step) {
     if (worker == 0 && total > 0) f(0, total);
     return;
   }
-  const int fixed = total * 3 / 4 / (n * step) * (n * step);
-  const int mine = fixed / n;
-  if (mine > 0) f(worker * mine, (worker + 1) * mine);
-  const int tail = total - fixed, grain = std::max(1, tail / (4 * n) / step) * step;
+  // Few rows go through many panels in no time; many rows stay with one for long.
+  constexpr int few_rows = 16, most = 32, parts = 6;
+  const int grain = n > few_rows ? step : std::clamp(total / (parts * workers()) / step, 1, most / step) * step;
+  r.pool_.begin_share(worker);
   while (true) {
-    const auto [first, part] = r.pool_.next_piece(tail, grain);
-    if (part == 0) return;
-    f(fixed + first, fixed + first + part);
+    const auto [first, count] = r.pool_.next_of_share(worker, total, step, grain);
+    if (count == 0) return;
+    f(first, first + count);
   }
 }
 

@@ -24,10 +24,12 @@ struct Walk {
 
 void walk(void* context, int worker) {
   const Walk& w = *static_cast<const Walk*>(context);
-  Executor executor{*w.runner, worker, w.rows};
+  Executor executor{*w.runner, worker, w.rows, nullptr, nullptr};
   for (size_t i = w.first; i < w.last; ++i) {
     const bool timed = w.timings && worker == 0;
     const double start = timed ? now() : 0;
+    executor.next = w.section->code.data() + i + 1;
+    executor.end = w.section->code.data() + w.last;
     executor.run(w.section->code[i]);
     if (timed) w.timings->push_back({*w.name, static_cast<int>(i), now() - start});
   }

@@ -19,6 +19,7 @@ namespace cacheir {
 namespace {
 
 constexpr double kSpinSeconds = 30e-6;
+constexpr size_t kAskedBefore = 4096;  // bytes of the next phase that are asked for before waiting
 
 inline void pause() { __builtin_ia32_pause(); }
 inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
@@ -79,7 +80,8 @@ int default_threads() {
 }
 
 ThreadPool::ThreadPool(int threads, bool pin)
-    : threads_(threads > 0 ? threads : default_threads()), pin_(pin), spin_ticks_(measure_spin_ticks()), cpus_(allowed_cpus()) {
+    : threads_(threads > 0 ? threads : default_threads()), pin_(pin), spin_ticks_(measure_spin_ticks()), cpus_(allowed_cpus()),
+      ranges_(std::make_unique<Range[]>(static_cast<size_t>(threads_))) {
   for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { loop(i); });
 }
 
@@ -123,12 +125,14 @@ void ThreadPool::loop(int worker) {
   }
 }
 
-void ThreadPool::barrier() {
+void ThreadPool::barrier(Ahead ahead) {
   if (threads_ == 1) {
     piece_[0].value.store(0, std::memory_order_relaxed);
     return;
   }
   const uint32_t phase = phase_.value.load(std::memory_order_relaxed);
+  const size_t at_once = std::min(ahead.bytes, kAskedBefore);
+  for (size_t i = 0; i < at_once; i += 64) __builtin_prefetch(ahead.data + i);
   if (arrived_.value.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(threads_)) {
     arrived_.value.store(0, std::memory_order_relaxed);
     piece_[phase & 1].value.store(0, std::memory_order_relaxed);
@@ -136,7 +140,7 @@ void ThreadPool::barrier() {
     wake(phase_, phase_sleepers_);
     return;
   }
-  wait_while(phase_, phase, phase_sleepers_);
+  wait_while(phase_, phase, phase_sleepers_, {ahead.data + at_once, ahead.bytes - at_once});
 }
 
 ThreadPool::Piece ThreadPool::next_piece(int total, int grain) {
@@ -145,8 +149,41 @@ ThreadPool::Piece ThreadPool::next_piece(int total, int grain) {
   return {first, std::max(0, std::min(grain, total - first))};
 }
 
-void ThreadPool::wait_while(Word& word, uint32_t value, Word& sleepers) {
+ThreadPool::Piece ThreadPool::next_of_share(int worker, int total, int step, int grain) {
+  constexpr uint64_t mask = (uint64_t{1} << 28) - 1;
+  const uint64_t tag = uint64_t{ranges_[static_cast<size_t>(worker)].shares & 255} << 56;
+  for (int i = 0; i < threads_; ++i) {
+    const int owner = (worker + i) % threads_;
+    std::atomic<uint64_t>& word = ranges_[static_cast<size_t>(owner)].value;
+    uint64_t held = word.load(std::memory_order_relaxed);
+    while (true) {
+      // A worker that has not come yet has still its share of the last time; empty shares are numbered too, lest one
+      // that is 256 times old be taken for this one.
+      const bool stale = (held ^ tag) >> 56;
+      int first = stale ? share_begin(owner, total, step) : static_cast<int>(held >> 28 & mask);
+      int last = stale ? share_begin(owner + 1, total, step) : static_cast<int>(held & mask);
+      if (first >= last && !stale) break;
+      const int count = std::max(0, std::min(grain, last - first));
+      Piece piece{first, count};
+      if (i == 0) first += count;
+      else piece.first = last -= count;
+      const uint64_t left = tag | static_cast<uint64_t>(first) << 28 | static_cast<uint64_t>(last);
+      if (!word.compare_exchange_weak(held, left, std::memory_order_relaxed)) continue;
+      if (count > 0) return piece;
+      break;
+    }
+  }
+  return {total, 0};
+}
+
+void ThreadPool::wait_while(Word& word, uint32_t value, Word& sleepers, Ahead ahead) {
   if (word.value.load(std::memory_order_acquire) != value) return;
+  for (size_t i = 0; i < ahead.bytes; i += 128) {
+    __builtin_prefetch(ahead.data + i, 0, 2);
+    __builtin_prefetch(ahead.data + i + 64, 0, 2);
+    if (word.value.load(std::memory_order_acquire) != value) return;
+    pause();
+  }
   const uint64_t begin = ticks();
   do {
     for (int i = 0; i < 16; ++i) {

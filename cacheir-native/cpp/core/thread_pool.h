@@ -1,7 +1,9 @@
 // Workers that run one function together: the caller is worker 0, waiting is a short spin and then a futex.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -10,6 +12,12 @@ namespace cacheir {
 // CACHEIR_THREADS, else what the affinity mask and the cgroup's CPU limit allow. Throws std::runtime_error where
 // CACHEIR_THREADS is no positive number.
 int default_threads();
+
+// Memory that a worker will read first in the next phase: what it asks for while it waits, and a little before.
+struct Ahead {
+  const uint8_t* data = nullptr;
+  size_t bytes = 0;
+};
 
 class ThreadPool {
  public:
@@ -25,7 +33,7 @@ class ThreadPool {
   void run(void (*work)(void*, int), void* context);
 
   // For code inside run(): waits until all workers are here.
-  void barrier();
+  void barrier(Ahead ahead = {});
 
   // For code inside run(): the next piece of shared work [first, first + count) of a phase, count 0 when none is left.
   // Every worker calls it until then with equal `total` and `grain`; a barrier must follow before the next phase.
@@ -34,12 +42,28 @@ class ThreadPool {
   };
   Piece next_piece(int total, int grain);
 
+  // The same, of worker's own even share of [0, total) first and from its front on, so that it walks through memory in
+  // order, then from the back of what others have left: a worker whose CPU is taken away holds nobody up for long.
+  // Shares are multiples of `step`, total is below 2^28; every worker calls begin_share first and takes all it gets.
+  void begin_share(int worker) { ++ranges_[static_cast<size_t>(worker)].shares; }
+  Piece next_of_share(int worker, int total, int step, int grain);
+
+  // Where that share begins.
+  int share_begin(int worker, int total, int step) const {
+    const int units = (total + step - 1) / step;
+    return std::min(total, static_cast<int>(int64_t{units} * worker / threads_) * step);
+  }
+
  private:
+  struct alignas(64) Range {
+    std::atomic<uint64_t> value{0};  // number (8 bits), first and last (28 bits each) of what is left
+    uint32_t shares = 0;             // how many the owner has begun: the number of this one
+  };
   struct alignas(64) Word {
     std::atomic<uint32_t> value{0};
   };
   void loop(int worker);
-  void wait_while(Word& word, uint32_t value, Word& sleepers);
+  void wait_while(Word& word, uint32_t value, Word& sleepers, Ahead ahead = {});
   static void wake(Word& word, Word& sleepers);
   void bind_to_cpu(int worker);
 
@@ -51,6 +75,7 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
   void (*work_)(void*, int) = nullptr;
   void* context_ = nullptr;
+  std::unique_ptr<Range[]> ranges_;
   std::vector<std::thread> workers_;
 };
 

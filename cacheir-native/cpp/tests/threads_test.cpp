@@ -32,6 +32,24 @@ void rounds(void* context, int worker) {
   }
 }
 
+// Shares of all sizes, empty ones too, by some workers more slowly than by others; over 256 times, since numbers wrap.
+void shares(void* context, int worker) {
+  Shared& s = *static_cast<Shared*>(context);
+  const int n = s.pool->threads(), all = static_cast<int>(s.counts.size());
+  for (int round = 0; round < 600; ++round) {
+    const int total = round % 3 == 0 ? all : round % 5, step = 1 + round % 4;
+    s.pool->begin_share(worker);
+    if (round % 97 == worker) std::this_thread::yield();
+    while (true) {
+      const auto [first, count] = s.pool->next_of_share(worker, total, step, 3 * step);
+      if (count == 0) break;
+      for (int i = first; i < first + count; ++i) ++s.counts[static_cast<size_t>(i)];
+    }
+    if (s.pool->share_begin(n, total, step) != total || s.pool->share_begin(0, total, step) != 0) ++s.wrong;
+    s.pool->barrier({reinterpret_cast<const uint8_t*>(s.counts.data()), s.counts.size() * sizeof(int)});
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -43,6 +61,12 @@ int main() {
       for (int count : shared.counts) CHECK(count == 200 * run, "%d threads: a piece was done %d times, not %d", threads, count, 200 * run);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));  // long enough for workers to fall asleep
     }
+    std::vector<int> wanted(shared.counts.size(), 0);
+    for (int round = 0; round < 600; ++round)
+      for (int i = 0; i < (round % 3 == 0 ? static_cast<int>(wanted.size()) : round % 5); ++i) ++wanted[static_cast<size_t>(i)];
+    std::fill(shared.counts.begin(), shared.counts.end(), 0);
+    pool.run(shares, &shared);
+    CHECK(shared.counts == wanted, "%d threads: a part of a share was left out or done twice", threads);
     CHECK(shared.wrong == 0, "%d threads: a write was not seen after the barrier", threads);
   }
   CHECK(default_threads() >= 1, "no thread");
