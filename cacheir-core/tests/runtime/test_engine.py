@@ -329,7 +329,61 @@ def test_a_row_that_fails_ends_its_own_request(fake):
     good, bad = engine.generate([job(model, "good", [65], 5), job(model, "bad", [66], 5)])
     assert ids_of(good) == fake.expected(executor, [65], 5)
     assert (bad[-1].outcome, bad[-1].error, ids_of(bad)) == ("error", "no memory", [])
+    assert (good[-1].error_kind, bad[-1].error_kind) == (None, "internal")
     check_pages(engine)
+
+
+class Barring:
+    """A grammar that lets one id pass, and after so many tokens none, or speaks up itself."""
+
+    def __init__(self, only: int, fault: Exception | None = None) -> None:
+        self.only, self.fault = only, fault
+
+    def process(self, ids, logits):
+        if self.fault is not None:
+            raise self.fault
+        kept = np.full_like(logits, -np.inf)
+        kept[self.only] = logits[self.only]
+        return kept
+
+    def accept(self, token: int) -> None:
+        self.only += 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        (None, "request", "what the request allows leaves none"),
+        (RequestError("the grammar is at its end"), "request", "at its end"),
+        (ZeroDivisionError("of its own"), "internal", "ZeroDivisionError"),
+    ],
+)
+def test_what_a_request_makes_impossible_is_its_own_error(fake, fault, kind, said):
+    executor = fake.FakeExecutor()
+    model = fake.open_fake(executor)
+    engine = Engine(model, LIMITS)
+    stage = Barring(70, fault)
+    own = job(model, "own", [65], 5, allowed_ids=(70, 71), job={"stages": (stage,)})
+    beside, events = engine.generate([job(model, "beside", [66], 5), own])
+    # 70 and 71 are allowed by both; 72 by the grammar alone.
+    assert ids_of(events) == ([] if fault else [70, 71])
+    assert (events[-1].outcome, events[-1].error_kind) == ("error", kind) and said in events[-1].error
+    assert ids_of(beside) == fake.expected(executor, [66], 5) and beside[-1].error_kind is None
+    check_pages(engine)
+
+
+def test_logits_that_are_no_numbers_are_not_the_requests_fault(fake):
+    executor = fake.FakeExecutor(run_ahead=False)
+    model = fake.open_fake(executor)
+    submit = executor.submit
+
+    def spoilt(step):
+        made = submit(step)
+        return replace(made, rows=tuple(replace(row, logits=row.logits * np.nan) for row in made.rows))
+
+    executor.submit = spoilt
+    (events,) = Engine(model, LIMITS).generate([job(model, "own", [65], 5, logprobs=1)])
+    assert (events[-1].error_kind, events[-1].outcome) == ("internal", "error") and "not finite" in events[-1].error
 
 
 def test_a_step_that_falls_over_is_run_row_by_row(fake):

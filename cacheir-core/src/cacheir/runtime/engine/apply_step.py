@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.engine.deliver import deliver, deliver_end, join
 from cacheir.runtime.engine.entry import Entry
-from cacheir.runtime.engine.host_token import pick_token, token_logprobs
+from cacheir.runtime.engine.host_token import NO_TOKEN, fault_of, pick_token, token_logprobs
 from cacheir.runtime.engine.job import Listener, TokenLogprobs
 from cacheir.runtime.engine.plan_step import EnginePlan, Part
 from cacheir.runtime.engine.prompt_lookup import accepted
@@ -94,11 +94,12 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> N
         _enter(state, entry)
         end(state, entry, "stop", now, hidden=None if output.hidden is None else output.hidden[-1])
     else:
-        token, error, logprobs = output.token, None, None
+        token, logprobs, fault = output.token, None, NO_TOKEN
         if entry.on_host and output.logits is not None:
-            token, error, logprobs = pick_token(entry, output.logits[-1], state.mask)
+            picked = pick_token(entry, output.logits[-1], state.mask)
+            token, logprobs, fault = picked.token, picked.logprobs, picked.fault or fault
         if token is None:
-            end(state, entry, "error", now, error=error or "the executor gave no token for a row that wants one")
+            end(state, entry, "error", now, error=fault.sentence, kind=fault.kind)
         elif state.mask is not None and not allows(state.mask, token):
             # The likeliest of all ids has no text. The token before it is computed once more, within the mask.
             sequence.cached -= 1
@@ -163,9 +164,19 @@ def cancel(state: EngineState, job_id: str, now: float) -> bool:
 
 
 def end(
-    state: EngineState, entry: Entry, outcome: str, now: float, *, error: str | None = None, hidden: object = None
+    state: EngineState,
+    entry: Entry,
+    outcome: str,
+    now: float,
+    *,
+    error: str | None = None,
+    kind: str = "internal",
+    hidden: object = None,
 ) -> None:
-    """The computation ends, however it does: all pages go back, and every client is told."""
+    """The computation ends, however it does: all pages go back, and every client is told.
+
+    ``kind`` says whose an ``error`` is (``job.ERROR_KINDS``).
+    """
     if entry.running:
         state.running.remove(entry)
         entry.running = False
@@ -178,7 +189,8 @@ def end(
     key = entry.job.duplicate_key
     if key is not None and state.by_key.get(key) is entry:
         del state.by_key[key]
-    deliver_end(entry, entry.listeners, outcome, now, error=error, hidden=hidden)
+    told = None if error is None else kind
+    deliver_end(entry, entry.listeners, outcome, now, error=error, kind=told, hidden=hidden)
 
 
 def expire(state: EngineState, now: float) -> None:
@@ -270,7 +282,8 @@ def _take_draft(state: EngineState, entry: Entry, draft: tuple[int, ...], logits
         token, error = pick_on_host(row, entry.job.sampling, ids, entry.answer.sampled + number, state.mask)
         if token is None:
             if not chosen:
-                end(state, entry, "error", now, error=error)
+                fault = fault_of(error, row)
+                end(state, entry, "error", now, error=fault.sentence, kind=fault.kind)
                 return
             break
         chosen.append(token)

@@ -44,6 +44,7 @@ def deliver_end(
     now: float,
     *,
     error: str | None = None,
+    kind: str | None = None,
     hidden: Any = None,
 ) -> None:
     """The last event of each listener."""
@@ -54,6 +55,7 @@ def deliver_end(
                 job_id=listener.job.id,
                 outcome=outcome,
                 error=error,
+                error_kind=kind,
                 hidden=hidden,
                 prompt_logprobs=prompt,
                 usage=_usage(entry, listener, now),

@@ -308,7 +308,7 @@ class Engine:
             return
         entry = self._order(self.state.waiting, self._clock(), self.state.limits.ageing_s)[0]
         sentence = "the request needs more KV pages than are free, and no request runs that would free some"
-        apply_step.end(self.state, entry, "error", self._clock(), error=sentence)
+        apply_step.end(self.state, entry, "error", self._clock(), error=sentence, kind="capacity")
 
     def _record(self, plan: EnginePlan, seconds: float) -> None:
         self.recorder.decisions.append(

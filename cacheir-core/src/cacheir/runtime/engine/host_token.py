@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cacheir.errors import CacheIRError
+from cacheir.errors import CacheIRError, RequestError
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.job import TokenLogprobs
 from cacheir.runtime.host_sampling import pick_on_host
@@ -13,10 +14,28 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def pick_token(
-    entry: Entry, logits: np.ndarray, mask: np.ndarray | None
-) -> tuple[int | None, str | None, TokenLogprobs | None]:
-    """Token, error and logprobs for ``logits`` f32 [V], which come out of the entry's last token.
+@dataclass(frozen=True)
+class Fault:
+    """Why there is no token: a sentence for the client, and whose fault it is (``job.ERROR_KINDS``)."""
+
+    sentence: str
+    kind: str = "internal"
+
+
+NO_TOKEN = Fault("the executor gave no token for a row that wants one")
+
+
+@dataclass(frozen=True)
+class Picked:
+    """A token with the logprobs that were asked for, or the fault that is there instead."""
+
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None
+    fault: Fault | None = None
+
+
+def pick_token(entry: Entry, logits: np.ndarray, mask: np.ndarray | None) -> Picked:
+    """The token for ``logits`` f32 [V], which come out of the entry's last token.
 
     The logprobs are those of the model's own distribution, before stages and filters.
     """
@@ -32,11 +51,22 @@ def pick_token(
             stages=job.stages,
         )
     except CacheIRError as fault:  # a plugin's sampler or processor costs its own request, and no other
-        return None, str(fault), None
+        return Picked(fault=Fault(str(fault), "request" if isinstance(fault, RequestError) else "internal"))
     wanted = job.sampling.logprobs
-    if token is None or wanted is None:
-        return token, error, None
-    return token, None, token_logprobs(logits, token, wanted)
+    if token is None:
+        return Picked(fault=fault_of(error, logits))
+    return Picked(token, None if wanted is None else token_logprobs(logits, token, wanted))
+
+
+def fault_of(sentence: str | None, logits: np.ndarray) -> Fault:
+    """Whose fault it is that ``pick_on_host`` found no token: the model's where ``logits`` f32 [V] are no numbers.
+
+    Otherwise every token is barred by what the request asked for, such as a grammar within allowed ids.
+    """
+    import numpy as np
+
+    own = bool(np.isfinite(logits).all())
+    return Fault(sentence or NO_TOKEN.sentence, "request" if own else "internal")
 
 
 def token_logprobs(logits: np.ndarray, token: int, top: int) -> TokenLogprobs:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 # How a request can end. "error" comes with a sentence; the others are what was asked for.
 OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
 
+# Whose an error is: "request", what it allows leaves no token (a client's mistake); "capacity", pages that did not come
+# free (it may be sent again); "internal", the model, the executor or a plugin.
+ERROR_KINDS = ("request", "capacity", "internal")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -73,7 +77,8 @@ class Usage:
 class Event:
     """A part of an answer: text that is ready and ids; the last one has an ``outcome`` (of ``OUTCOMES``) and ``usage``.
 
-    ``error`` is a sentence for the client. ``hidden`` is f32 [H] where it was asked for.
+    ``error`` is a sentence for the client, ``error_kind`` whose it is (of ``ERROR_KINDS``). ``hidden`` is f32 [H] where
+    it was asked for.
     """
 
     job_id: str
@@ -84,6 +89,7 @@ class Event:
     hidden: np.ndarray | None = None
     outcome: str | None = None
     error: str | None = None
+    error_kind: str | None = None
     usage: Usage | None = None
 
 
