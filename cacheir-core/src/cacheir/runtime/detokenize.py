@@ -19,11 +19,19 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, *, at_start: bool = False) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._open = False  # whether the decoder may hold the beginning of a character
         self._strip = at_start and tokenizer.strips_leading_space
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that ``ids`` complete, "" where the last character is still open."""
-        return self._stripped(self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, ids))))
+        found = b"".join(map(self._tokenizer.token_bytes, ids))
+        if found.isascii() and not self._open:  # the rule, and much cheaper than the decoder
+            text = found.decode("ascii")
+        else:
+            text = self._decoder.decode(found)
+            # An empty piece leaves an open character open.
+            self._open = not found or found[-1] >= 0x80
+        return self._stripped(text) if self._strip else text
 
     def finish(self) -> str:
         """What was held back: U+FFFD where the last character stayed open, else ""."""

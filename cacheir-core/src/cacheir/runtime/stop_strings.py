@@ -14,6 +14,8 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
+        self._first = frozenset(stop[:1] for stop in stops)
+        self._longest = max((len(stop) for stop in stops), default=1) - 1  # characters that may have to wait
         self._held = ""
         self._stopped = False
 
@@ -26,6 +28,8 @@ class StopStrings:
         """The text that can be delivered now: all before a stop, or all that cannot be the beginning of one."""
         if self._stopped:
             return ""
+        if not self._stops:
+            return piece
         text = self._held + piece
         self._held = ""
         before = cut_at_stop(text, self._stops)
@@ -33,6 +37,8 @@ class StopStrings:
             self._stopped = True
             return before
         keep = self._possible_beginning(text)
+        if not keep:
+            return text
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -43,15 +49,23 @@ class StopStrings:
 
     def _possible_beginning(self, text: str) -> int:
         """How many of the last characters of ``text`` begin some stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for size in range(min(longest, len(text)), 0, -1):
-            ending = text[-size:]
-            if any(len(stop) > size and stop.startswith(ending) for stop in self._stops):
-                return size
+        ending = text[-self._longest :] if self._longest else ""
+        if self._first.isdisjoint(ending):  # the rule, and by far the cheapest answer
+            return 0
+        for start, character in enumerate(ending):
+            if character in self._first:
+                rest = ending[start:]
+                if any(len(stop) > len(rest) and stop.startswith(rest) for stop in self._stops):
+                    return len(rest)
         return 0
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
     """``text`` before the stop string that is complete first, None where there is none."""
-    found = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
-    return text[: min(found)[1]] if found else None
+    found: tuple[int, int] | None = None
+    for stop in stops:
+        if stop in text:
+            start = text.index(stop)
+            place = (start + len(stop), start)
+            found = place if found is None else min(found, place)
+    return None if found is None else text[: found[1]]

@@ -35,6 +35,7 @@ def take_in(state: EngineState, entry: Entry) -> None:
 def take_twin(state: EngineState, entry: Entry, listener: Listener) -> None:
     """One more client of a computation that is under way; it gets what the others had."""
     entry.listeners.append(listener)
+    entry.bounded = entry.bounded or listener.job.deadline is not None
     entry.priority = max(entry.priority, listener.job.priority)
     state.by_job[listener.job.id] = entry
     state.counters.deduplicated_requests += 1
@@ -196,6 +197,8 @@ def end(
 def expire(state: EngineState, now: float) -> None:
     """Ends every job whose deadline has passed; twins with a later one go on."""
     for entry in (*state.running, *state.waiting):
+        if not entry.bounded:
+            continue
         late = [x for x in entry.listeners if x.job.deadline is not None and now >= x.job.deadline]
         state.counters.violations["deadline"] += len(late)
         if late and len(late) == len(entry.listeners):
@@ -221,6 +224,7 @@ def new_entry(state: EngineState, listener: Listener, answer: Answer, number: in
         on_host=on_host,
         listeners=[listener],
         priority=job.priority,
+        bounded=job.deadline is not None,
     )
 
 

@@ -12,13 +12,14 @@ from cacheir.runtime.engine.job import Event, Listener, TokenLogprobs, Usage
 def deliver(entry: Entry, text: str, ids: tuple[int, ...], logprobs: TokenLogprobs | None, now: float) -> None:
     """A token's text to every listener; nothing where neither text nor id came of it."""
     entry.text += text
+    told: tuple[TokenLogprobs, ...] = ()
     if logprobs is not None:
         entry.logprobs.append(logprobs)
+        told = (logprobs,)
     for listener in entry.listeners:
-        listener.first_token = listener.first_token or now
-    if text or ids:
-        told = (logprobs,) if logprobs is not None else ()
-        for listener in entry.listeners:
+        if not listener.first_token:
+            listener.first_token = now
+        if text or ids:
             listener.sink(Event(job_id=listener.job.id, text=text, ids=ids, logprobs=told))
 
 

@@ -29,6 +29,7 @@ class Entry:
     listeners: list[Listener] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     priority: int = 0
+    bounded: bool = False  # whether any listener has, or had, a deadline
     started: float = 0.0  # when it first ran; 0 before
     first_token: float = 0.0
     cached_tokens: int = 0  # of the prompt, at the first admission

@@ -187,11 +187,14 @@ class _Plan:
         """Rows of one token, each with its page; whoever is last in rank leaves where there is none."""
         self._batch = len(running)
         self._left = list(running)
+        prompts = False
         for entry in running:
-            if entry.pending == 1 and self._rows_left() and self._tokens and entry not in self.preempted:
+            if entry.pending != 1:
+                prompts = True
+            elif self._rows_left() and self._tokens and entry not in self.preempted:
                 self._place(entry, 1)
         # Drafts take what nobody needs: they never push anyone out, nor keep a prompt from its chunk.
-        if not any(entry.pending > 1 for entry in running):
+        if not prompts and any(entry.draft for entry in running):
             self.parts = [self._drafted(part) for part in self.parts]
 
     def place_chunks(self, running: Sequence[Candidate]) -> None:
@@ -265,7 +268,8 @@ class _Plan:
         return min(missing, most, self._tokens)
 
     def _place(self, entry: Candidate, tokens: int) -> None:
-        needed = pages_needed(entry, entry.cached + tokens, self._page_tokens)
+        # Both are asked for once: this runs for each row of each step.
+        needed, pending = pages_needed(entry, entry.cached + tokens, self._page_tokens), entry.pending
         while needed > self._free:
             victim = self._victim()
             self.preempted.append(victim)
@@ -273,7 +277,7 @@ class _Plan:
             if victim is entry:
                 return
         self._free -= needed
-        self._add(entry, tokens, last=tokens == entry.pending)
+        self._add(entry, tokens, last=tokens == pending)
 
     def _victim(self) -> Candidate:
         """The last in rank that has no part in the step yet and has not left."""

@@ -30,7 +30,7 @@ def _row(slot: int, part: Part, state: EngineState) -> Row:
         mask = state.mask if want == "token" and (entry.masked or not sampling.greedy) else None
     return Row(
         slot=slot,
-        tokens=(*sequence.ids[start : start + part.tokens], *part.draft),
+        tokens=(*sequence.ids[start : start + part.tokens], *part.draft) if part.fed > 1 else (sequence.ids[start],),
         position=start,
         pages=sequence.tables,
         want=want,
