@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -233,6 +238,7 @@ def test_the_higher_priority_starts_first_and_waiting_raises_it(fake):
     engine.submit(job(engine._model, "three", [3], 2, job={"priority": 3}), watch("three"))
     engine.run()
     assert done == ["three", "old", "one"]
+    assert engine.state.counters.aged_admissions == 1  # old went before one, whose priority is higher
 
 
 def test_a_deadline_ends_those_who_wait_and_those_who_run(fake):
@@ -491,6 +497,33 @@ def test_a_file_that_is_no_incident_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ArtifactDamagedError, match="no incident file"):
         load_incident(path)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cacheir.runtime.engine.incident import save_incident
+
+class Deadly(dict):
+    def items(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+save_incident(Path(sys.argv[1]), {"jobs": [1] * 10000, "last": Deadly(a=1)})
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
+def test_a_killed_save_of_an_incident_is_cleared_away_by_the_next_and_named(tmp_path, capsys):
+    path = tmp_path / "incident.json"
+    save_incident(path, {"jobs": []})
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert json.loads(path.read_text()) == {"jobs": []}
+    (leftover,) = (found for found in tmp_path.iterdir() if found != path)
+    for _ in range(2):
+        save_incident(path, {"jobs": [1]})
+    assert json.loads(path.read_text()) == {"jobs": [1]} and list(tmp_path.iterdir()) == [path]
+    assert capsys.readouterr().err == f"removed {leftover}, which a process that was killed left behind\n"
 
 
 def test_what_is_spilled_comes_back_and_is_not_computed_again(fake):

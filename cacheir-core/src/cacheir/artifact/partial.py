@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sys
 from pathlib import Path
 
 _MARK = ".partial-"
@@ -40,8 +41,20 @@ def is_abandoned(path: Path) -> bool:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what writers of ``path`` left behind when they were killed."""
+    """Remove what writers of the file or folder ``path`` left behind when they were killed, and name it on stderr."""
     if path.parent.is_dir():
-        for folder in path.parent.iterdir():
-            if is_abandoned(folder) and finished_name(folder) == path.name:
-                shutil.rmtree(folder, ignore_errors=True)
+        for found in path.parent.iterdir():
+            if is_abandoned(found) and finished_name(found) == path.name:
+                print(f"{_removed(found)}, which a process that was killed left behind", file=sys.stderr)
+
+
+def _removed(found: Path) -> str:
+    """What became of ``found``: a leftover that cannot be removed stops nobody's work, but it is told."""
+    try:
+        if found.is_dir() and not found.is_symlink():
+            shutil.rmtree(found)
+        else:
+            found.unlink(missing_ok=True)
+    except OSError as error:
+        return f"cannot remove {found} ({error.strerror or error})"
+    return f"removed {found}"

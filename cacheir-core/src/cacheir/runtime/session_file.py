@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from cacheir.artifact.partial import finished_name, is_abandoned
+from cacheir.artifact.partial import remove_leftovers
 from cacheir.errors import ArtifactDamagedError, ArtifactVersionError, UsageError
 from cacheir.runtime.pages import pages_for
 from cacheir.runtime.request import check_ids, check_length
@@ -40,7 +40,7 @@ def save_session(model: OpenModel, sequence: Sequence, path: Path) -> None:
     ``UsageError`` for pages in a format with scales of its own, which would not come back bit for bit.
     """
     _check_formats(model)
-    _remove_leftovers(path)
+    remove_leftovers(path)
     with model.runner.lock:
         model.runner.check_open()
         header = json.dumps(_header(model, sequence)).encode()
@@ -231,14 +231,6 @@ def _check_formats(model: OpenModel) -> None:
                 f"pages stored as {kind.dtype} do not come back bit for bit, so their session cannot be saved",
                 hint=f"open the model with kv_dtype {', '.join(_VALUE_BYTES)}",
             )
-
-
-def _remove_leftovers(path: Path) -> None:
-    """What a process that was killed while it wrote ``path`` left beside it."""
-    if path.parent.is_dir():
-        for other in path.parent.iterdir():
-            if is_abandoned(other) and finished_name(other) == path.name and other.is_file():
-                other.unlink(missing_ok=True)
 
 
 def _short(value: object) -> str:

@@ -234,6 +234,7 @@ def _admit(state: EngineState, entry: Entry, now: float) -> None:
     entry.sequence.tables = state.index.tables(path)
     entry.sequence.cached = len(path) * state.kv.page_tokens
     state.waiting.remove(entry)
+    state.counters.aged_admissions += any(other.priority > entry.priority for other in state.waiting)
     state.running.append(entry)
     state.running.sort(key=lambda one: (-one.priority, one.number))
     entry.running = True

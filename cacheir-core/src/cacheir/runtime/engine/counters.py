@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 class EngineCounters:
     """Sums since the engine was made. Times are seconds; ``requests`` is by outcome, ``refused`` by reason.
 
+    ``aged_admissions`` went ahead of one with a higher priority, since they had waited longer.
     ``recomputed_tokens`` had keys and values before a preemption took them. ``waits`` counts the steps after which
     somebody still waited, by what was short.
     """
@@ -25,6 +26,7 @@ class EngineCounters:
     backpressure_waits: int = 0
     recomputed_tokens: int = 0
     deduplicated_requests: int = 0
+    aged_admissions: int = 0
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     discarded_tokens: int = 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cacheir.artifact.partial import remove_leftovers
 from cacheir.errors import ArtifactDamagedError, ArtifactVersionError
 from cacheir.runtime.engine.job import Event, Job
 from cacheir.runtime.engine.plan_step import EngineLimits
 from cacheir.runtime.sampling import SamplingParams
+from cacheir.weights.atomic_file import write_stream
 
 if TYPE_CHECKING:
     from cacheir.runtime.engine.engine import Engine
@@ -98,15 +98,13 @@ class Replay:
 
 
 def save_incident(path: Path, incident: Mapping[str, Any]) -> None:
-    """Writes ``incident`` whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(incident, file, allow_nan=False)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Writes ``incident`` whole or not at all; ``ArtifactError`` where it cannot be written.
+
+    What a process that was killed while it wrote ``path`` left is removed, and named on stderr.
+    """
+    remove_leftovers(path)
+    encoder = json.JSONEncoder(allow_nan=False)
+    write_stream(path, (part.encode() for part in encoder.iterencode(incident)))
 
 
 def load_incident(path: Path) -> dict[str, Any]:
