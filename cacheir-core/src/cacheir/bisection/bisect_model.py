@@ -17,6 +17,7 @@ from cacheir.artifact.card import CompileOptions
 from cacheir.artifact.program_key import header_facts
 from cacheir.bisection.by_meaning import MeaningRunner
 from cacheir.bisection.distance import Ruler
+from cacheir.bisection.draws import make_draws
 from cacheir.bisection.halving import first_wrong
 from cacheir.bisection.probe import Evidence, Probe, make_probe
 from cacheir.bisection.result import Bisection, Finding, Trial
@@ -55,8 +56,8 @@ def bisect_model(
     """Find what makes a model's logits leave the reference by more than ``tolerance``, or that nothing does.
 
     ``prompt`` or ``tokens`` are what is fed, ids of bisect's own without either; all positions' logits and the greedy
-    tokens count. ``tolerance`` is in standard deviations of the reference's logits, 0 for 1e-4, or 0.5 where a chosen
-    kernel does not compute in f32. ``options`` are as for ``compile_model``.
+    and sampled tokens count. ``tolerance`` is in standard deviations of the reference's logits, 0 for 1e-4, or 0.5
+    where a chosen kernel does not compute in f32. ``options`` are as for ``compile_model``.
 
     Raises UsageError for an artifact or a plain graph, BackendError where the reference itself is not finite, and what
     compiling raises but for a pass's errors: a pass that fails is the finding.
@@ -104,7 +105,8 @@ class _Bisecting:
             self.say("running the reference")
             reference = meaning.logical(logical, self.probe)
             assert reference.logits is not None
-            self.ruler = Ruler(reference.logits)
+            self.probe = replace(self.probe, draws=make_draws(self.probe, reference.logits))
+            self.ruler = Ruler(reference.logits, self.probe.draws)
             compiled = self._compiled()
             passes = PassSearch(
                 self.work,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cacheir.bisection.probe import PAGE_TOKENS, Evidence, Probe, Where
 from cacheir.ir.graph import Graph, Module
 from cacheir.models.imported import ImportedModel
-from cacheir.pipeline.heads import LOGITS
+from cacheir.pipeline.heads import LOGITS, SAMPLING_INPUTS
 from cacheir.pipeline.kv_groups import KVGroups
 from cacheir.plugins.installation import Installation
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cacheir.reference.interpreter import Site
 
 GREEDY = "head.greedy"
+SAMPLED = "head.sampled"
 
 
 class MeaningRunner:
@@ -64,7 +65,7 @@ class MeaningRunner:
 
         pages = page_table(len(probe.ids))
         pools = [KVPool(kind, layers, len(pages) + 1, PAGE_TOKENS) for kind, layers in zip(groups.types, groups.layers)]
-        parts, tokens = [], {}
+        parts, tokens, sampled = [], {}, {}
         with self._watched():
             for number, (mode, start, stop) in enumerate(probe.steps()):
                 module, self._step = modules[mode], number
@@ -74,7 +75,10 @@ class MeaningRunner:
                 parts.append(self._head(module, LOGITS, rows))
                 if any(graph.name == GREEDY for graph in module.heads):
                     tokens[number, stop - 1] = int(self._head(module, GREEDY, rows[-1:])[0])
-            return Evidence(logits=np.concatenate(parts), tokens=tokens, values=self._seen)
+                draw = probe.draws.get((number, stop - 1))
+                if draw and any(graph.name == SAMPLED for graph in module.heads):
+                    sampled[number, stop - 1] = self._sampled(module, rows[-1:], draw.inputs(stop - 1))
+            return Evidence(logits=np.concatenate(parts), tokens=tokens, sampled=sampled, values=self._seen)
 
     def close(self) -> None:
         """Close the model's files."""
@@ -94,6 +98,12 @@ class MeaningRunner:
             self._interpreter.run(module, graph, [rows[start : start + most]])[0] for start in range(0, len(rows), most)
         ]
         return np.concatenate(parts)
+
+    def _sampled(self, module: Module, row: np.ndarray, given: Mapping[str, Any]) -> int:
+        """The token of one row f32 [1, H], its other inputs by the names that the head was made with."""
+        graph = module.graph(SAMPLED)
+        names = [name for name, _ in SAMPLING_INPUTS] + ["mask"]
+        return int(self._interpreter.run(module, graph, [row, *(given[name] for name in names)])[0][0])
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheir.bisection.probe import Evidence, Where
@@ -10,16 +11,19 @@ from cacheir.errors import BackendError
 if TYPE_CHECKING:
     import numpy as np
 
+    from cacheir.bisection.draws import Draw
+
 INFINITE = float("inf")
 
 
 class Ruler:
     """Measures against the logits of the reference, f32 [ids, V].
 
-    Raises BackendError where those are not finite: then there is nothing to compare with.
+    ``draws`` are those of the probe. Raises BackendError where the logits are not finite: then there is nothing to
+    compare with.
     """
 
-    def __init__(self, reference: np.ndarray) -> None:
+    def __init__(self, reference: np.ndarray, draws: Mapping[tuple[int, int], Draw]) -> None:
         import numpy as np
 
         if not np.isfinite(reference).all():
@@ -29,11 +33,13 @@ class Ruler:
             )
         self._reference = reference.astype(np.float64)
         self._spread = float(self._reference.std()) or 1.0
+        self._draws = draws
 
     def distance(self, answer: Evidence) -> float:
         """The largest difference of a logit, over the reference's standard deviation; infinite for no or NaN answer.
 
-        A greedy token counts with how far the reference's logit of it lies below its best one.
+        A greedy token counts with how far the reference's logit of it lies below its best one, a sampled one with how
+        far the reference's logits had to move for it to win.
         """
         import numpy as np
 
@@ -45,6 +51,7 @@ class Ruler:
         for (_, position), token in answer.tokens.items():
             row = self._reference[position]
             worst = max(worst, float(row.max() - row[token]) if 0 <= token < len(row) else INFINITE)
+        worst = max([worst, *(self._draws[place].distance(token) for place, token in answer.sampled.items())])
         return worst / self._spread
 
 

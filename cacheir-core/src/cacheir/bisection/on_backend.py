@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cacheir.artifact.artifact import Artifact
@@ -17,8 +17,8 @@ from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import address
 
-# The graphs that the probe runs; a head that samples has no answer to compare.
-_HEADS = ("head.logits", "head.greedy")
+# The graphs that the probe runs beside main.
+_HEADS = ("head.logits", "head.greedy", "head.sampled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,29 +91,34 @@ class BackendRunner:
 
 
 def _asked(executor: Executor, program: Program, probe: Probe) -> Evidence:
-    """Two rows with the same tokens where the program takes two: one for logits, one for tokens."""
+    """Rows with the same tokens, as many as the program takes: for logits, for the greedy token, for a sampled one."""
     import numpy as np
 
     first = page_table(len(probe.ids))
-    # The second row's pages lie beyond the first's.
-    tables = [first, tuple(page + len(first) for page in first)]
-    executor.open_pools([2 * len(first) + 1] * len(program.groups))
-    both = program.max_rows > 1
+    # Each row's pages lie beyond those of the row before it.
+    tables = [tuple(page + row * len(first) for page in first) for row in range(3)]
+    executor.open_pools([3 * len(first) + 1] * len(program.groups))
     parts: list[Any] = []
     tokens: dict[tuple[int, int], int] = {}
+    sampled: dict[tuple[int, int], int] = {}
     for number, (mode, start, stop) in enumerate(probe.steps()):
+        place = number, stop - 1
         rows = [_row(probe, start, stop, tables[0], 0, "logits", len(program.groups))]
         # The last step has one row, for kernels that are chosen for one row alone.
-        if both and 2 * (stop - start) <= program.max_tokens and (stop < len(probe.ids) or not start):
-            rows.append(_row(probe, start, stop, tables[1], 1, "token", len(program.groups)))
+        if stop < len(probe.ids) or not start:
+            greedy = _row(probe, start, stop, tables[1], 1, "token", len(program.groups))
+            drawn = _row(probe, start, stop, tables[2], 2, "token", len(program.groups))
+            drawn = replace(drawn, sampling=probe.draws[place].sampling, draw=probe.draws[place].draw)
+            rows += [greedy, drawn][: min(program.max_rows, program.max_tokens // (stop - start)) - 1]
         outputs = executor.wait(executor.submit(Step(mode=mode, rows=tuple(rows)))).rows
         for output in outputs:
             if output.error:
                 return Evidence(error=output.error)
         parts.append(np.array(outputs[0].logits))
-        if len(outputs) > 1 and outputs[1].token is not None:
-            tokens[number, stop - 1] = outputs[1].token
-    return Evidence(logits=np.concatenate(parts), tokens=tokens)
+        for output, kept in zip(outputs[1:], (tokens, sampled)):
+            if output.token is not None:
+                kept[place] = output.token
+    return Evidence(logits=np.concatenate(parts), tokens=tokens, sampled=sampled)
 
 
 def _row(probe: Probe, start: int, stop: int, pages: Sequence[int], slot: int, want: str, groups: int) -> Row:

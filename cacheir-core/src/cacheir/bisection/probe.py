@@ -12,6 +12,8 @@ from cacheir.models.decoder_graph import SizeLimits
 if TYPE_CHECKING:
     import numpy as np
 
+    from cacheir.bisection.draws import Draw
+
 # Enough for a batch of unlike rows, for keys in more than one page of 16, and to be quick.
 DEFAULT_TOKENS = 20
 DECODED = 3
@@ -23,10 +25,14 @@ Where = tuple[int, str, "int | None", str]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """``ids`` are fed: all but the last ``decoded`` in one step of prefill, the others by a decode step each."""
+    """``ids`` are fed: all but the last ``decoded`` in one step of prefill, the others by a decode step each.
+
+    ``draws`` are the tokens to sample, by (step, position); they are made from the reference's logits.
+    """
 
     ids: tuple[int, ...]
     decoded: int = DECODED
+    draws: Mapping[tuple[int, int], Draw] = field(default_factory=dict, compare=False)
 
     @property
     def prompt(self) -> int:
@@ -45,13 +51,15 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a variant answered. ``logits`` f32 [ids, V], ``tokens`` by (step, position); ``values`` by place, if kept.
+    """What a variant answered. ``logits`` f32 [ids, V]; ``values`` by place, if kept.
 
-    ``error`` says why there is no whole answer, "" where there is.
+    ``tokens``, the greedy ones, and ``sampled``, those of the probe's draws, are by (step, position). ``error``
+    says why there is no whole answer, "" where there is.
     """
 
     logits: np.ndarray | None = None
     tokens: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    sampled: Mapping[tuple[int, int], int] = field(default_factory=dict)
     values: Mapping[Where, Any] = field(default_factory=dict)
     error: str = ""
 

@@ -41,6 +41,8 @@ def quantize(
         calibration=None if calibration is None else _text(calibration),
         progress=say,
     )
+    if all(report.before == report.after for report in reports):
+        say(f"note: {quant} leaves every weight of {model} as it is stored, so the checkpoint is no smaller")
     for report in reports:
         if report.warning:
             say(f"warning: {report.warning}")
