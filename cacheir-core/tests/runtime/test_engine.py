@@ -206,6 +206,18 @@ def test_greedy_twins_share_one_computation_and_a_late_one_gets_all_of_it(fake):
     assert engine.state.counters.deduplicated_requests == 1
 
 
+@pytest.mark.parametrize(("engine_shares", "job_shares"), [(True, True), (False, True), (True, False)])
+def test_sharing_between_duplicates_is_switched_off_by_the_engine_or_the_job(fake, engine_shares, job_shares):
+    executor = fake.FakeExecutor()
+    model = fake.open_fake(executor)
+    engine = Engine(model, LIMITS, share_duplicates=engine_shares)
+    jobs = [job(model, name, [65, 66], 5, job={"share_duplicates": job_shares}) for name in "ab"]
+    expected = fake.expected(executor, [65, 66], 5)
+    assert [ids_of(events) for events in engine.generate(jobs)] == [expected, expected]
+    assert engine.state.counters.deduplicated_requests == (engine_shares and job_shares)
+    check_pages(engine)
+
+
 def test_preempted_requests_come_back_and_repeat_nothing(fake):
     executor = fake.FakeExecutor(page_tokens=2, groups=1, run_ahead=False)
     model = fake.open_fake(executor, kv_tokens=24)

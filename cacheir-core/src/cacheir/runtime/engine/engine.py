@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cacheir.errors import CacheIRError, QueueFull, RequestError, UsageError
@@ -37,7 +38,8 @@ class Engine:
     """Continuous batching over one open model. Not for several threads: see ``EngineThread``.
 
     ``submit`` queues a job and ``step`` moves all that run by one step; events go to the jobs' sinks from within. The
-    engine takes the runner's lock for a step, so sessions of the same model may be used beside it.
+    engine takes the runner's lock for a step, so sessions of the same model may be used beside it. Without
+    ``share_duplicates`` every job is computed for itself, whatever the job says.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Engine:
         record: int = 256,
         audit_every: int = 0,
         spill: SpillPolicy = NO_SPILL,
+        share_duplicates: bool = True,
     ) -> None:
         self._model = model
         self._clock = clock
@@ -62,6 +65,7 @@ class Engine:
         self._runs_ahead = capabilities.run_ahead and self._samples
         self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
         self._arrivals = 0
+        self._shares = share_duplicates
         self.recorder = Recorder(record)
         self.findings: list[AuditFinding] = []  # audits that found a difference
         self._audit_every = audit_every
@@ -91,6 +95,8 @@ class Engine:
     def submit_all(self, jobs: Sequence[tuple[Job, Sink]]) -> None:
         """Queues all of ``jobs``, or raises as ``submit`` and takes none."""
         state = self.state
+        if not self._shares:
+            jobs = [(replace(job, share_duplicates=False), sink) for job, sink in jobs]
         ids: set[str] = set()
         for job, _ in jobs:
             if job.id in state.by_job or job.id in ids:
