@@ -154,6 +154,20 @@ def test_case_d10_echo_with_no_tokens_scores_the_prompt_hot_and_cold_alike(make)
     assert server.post("/v1/completions", prompt="abc", max_tokens=0).status_code == 400
 
 
+def test_echo_with_logprobs_is_streamed_with_the_prompts(make):
+    body = {"prompt": ["abcde", "xyz"], "echo": True, "max_tokens": 3, "logprobs": 2, "n": 2, "temperature": 0}
+    server = make(FakeExecutor(page_tokens=4, script=letters))
+    whole = server.post("/v1/completions", **body).json()
+    entries = [chunk["choices"][0] for chunk in stream(server.post("/v1/completions", stream=True, **body))]
+    for number, choice in enumerate(whole["choices"]):
+        mine = [entry for entry in entries if entry["index"] == number]
+        assert "".join(entry["text"] for entry in mine) == choice["text"]
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert [value for entry in mine for value in entry["logprobs"][name]] == choice["logprobs"][name]
+        assert choice["logprobs"]["token_logprobs"][0] is None
+        assert len(choice["logprobs"]["tokens"]) == (5, 5, 3, 3)[number] + 3
+
+
 def test_case_d11_the_limits_of_tokens(make):
     server = make(FakeExecutor(script=letters), max_seq=64)
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cacheir.runtime.engine.job import Event
 from cacheir.runtime.engine.plan_step import EngineLimits
 from cacheir.testing.fake_model import FakeExecutor
+from cacheir_server.choice import finish_reason
+from cacheir_server.errors import ApiError
 from cacheir_server.guards import OPEN_PATHS
 
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -198,6 +201,27 @@ def test_an_engine_that_fails_a_row_tells_its_client_alone(make):
     streamed = bench.post("/v1/completions", prompt="x", max_tokens=2, stream=True)
     first = json.loads(streamed.text.split("\n\n")[0].removeprefix("data: "))
     assert "no memory" in first["error"]["message"] and streamed.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_grammar_that_the_allowed_ids_cannot_fill_is_the_requests_own_error(make):
+    bench = make(FakeExecutor())
+    body = {"max_tokens": 5, "structured_outputs": {"choice": ["ab"]}, "allowed_token_ids": [ord("a")]}
+    check_error(bench.post("/v1/completions", prompt="x", **body), 400, "cannot be answered further")
+    text = bench.post("/v1/completions", prompt="x", stream=True, **body).text
+    told = json.loads(text.split("\n\n")[-3].removeprefix("data: "))["error"]
+    assert (told["type"], told["code"]) == ("invalid_request_error", "invalid_value")
+    assert bench.post("/v1/completions", prompt="y", max_tokens=2).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [("request", 400, "invalid_value"), ("capacity", 503, "no_capacity"), ("internal", 500, "engine_error")],
+)
+def test_whose_an_error_is_decides_its_status(kind, status, code):
+    with pytest.raises(ApiError, match="why") as caught:
+        finish_reason(Event(job_id="j", outcome="error", error="why", error_kind=kind))
+    assert (caught.value.status, caught.value.body["error"]["code"]) == (status, code)
+    assert ("Retry-After" in (caught.value.headers or {})) == (kind == "capacity")
 
 
 def test_case_d27_metrics_add_up_and_stand_still_while_idle(make):

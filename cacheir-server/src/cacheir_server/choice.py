@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from cacheir.runtime.engine.job import Event, TokenLogprobs, Usage
 from cacheir_server.answers import Answers
-from cacheir_server.errors import ApiError
+from cacheir_server.errors import RETRY_AFTER_S, ApiError
 
 
 @dataclass
@@ -45,6 +45,12 @@ def finish_reason(event: Event) -> str:
         raise ApiError(
             503, "the answer was cancelled: the server is shutting down", kind="server_error", code="cancelled"
         )
+    if event.error_kind == "request":
+        raise ApiError(400, f"the request cannot be answered further: {event.error}", code="invalid_value")
+    if event.error_kind == "capacity":
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        message = f"the server has no room for the request: {event.error}"
+        raise ApiError(503, message, kind="server_error", code="no_capacity", headers=headers)
     raise ApiError(500, f"the engine failed: {event.error}", kind="server_error", code="engine_error")
 
 

@@ -74,6 +74,8 @@ class CompletionCall:
         """The chunks of a stream."""
         options = self._body.stream_options
         counts = options is not None and bool(options.include_usage)
+        # The prompt's logprobs come with a job's last event, and go before those of its tokens.
+        at_once = self._body.max_tokens == 0 or (self._body.echo and self._body.logprobs is not None)
         found = [Choice() for _ in answers.jobs]
         async with answers:
             async for number, event in answers.events():
@@ -81,7 +83,7 @@ class CompletionCall:
                 first, begin, known = not choice.ids and not choice.text, len(choice.text), len(choice.ids)
                 choice.take(event)
                 last = choice.finish_reason is not None
-                if self._body.max_tokens == 0:
+                if at_once:
                     if last:
                         yield self._chunk(self._choice(number, choice), counts)
                     continue
@@ -91,8 +93,7 @@ class CompletionCall:
                 if self._body.echo and first:
                     text = self._prompt_text(number) + text
                 if event.logprobs:
-                    place = (len(self._prompt_text(number)) if self._body.echo else 0) + begin
-                    logprobs = completion_logprobs(self._tokenizer, choice.ids[known:], event.logprobs, place)
+                    logprobs = completion_logprobs(self._tokenizer, choice.ids[known:], event.logprobs, begin)
                 yield self._chunk(_entry(number, text, logprobs, choice.finish_reason), counts)
         if counts:
             yield {**self._head, "choices": [], "usage": self._usage(found)}
