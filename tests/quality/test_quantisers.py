@@ -220,6 +220,13 @@ def test_the_command_writes_a_model_like_any_other(
     assert (tmp_path / "mine" / "file").read_text() == "mine"
 
 
+def test_a_recipe_that_changes_nothing_is_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "nothing.json"
+    recipe.write_text("{}")
+    assert run(["quantize", str(tiny), "--quant", str(recipe), "-o", str(tmp_path / "same")]) == 0
+    assert "leaves every weight" in capsys.readouterr().err
+
+
 def test_artifacts_hold_quantised_weights(tiny: Path, tmp_path: Path) -> None:
     """--materialise writes what the recipes made; an artifact cannot be quantised again."""
     arguments = [
