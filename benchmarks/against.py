@@ -35,6 +35,7 @@ HEAD = """# CacheIR beside other engines
 Written by `python benchmarks/against.py`; the raw samples are in the JSON files beside this page. Engines run in turn,
 each in its own process on the same cores; "ours is faster by" is the median over the rounds, and below 1 where we lose.
 Rows that say "none valid" were measured beside other work and show that something ran, and no speed.
+What was tried for speed, and what it gave: [notes.md](notes.md).
 """
 
 
