@@ -1,6 +1,6 @@
 """The decode chain on a GPU: parity, repeats, times. python decode_chain.py OUT.json MODEL [PART...].
 
-PART is any of parity, repeats, wall, device (all by default).
+PART is any of parity, repeats, wall, host, device (all by default).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trace_chain import trace
 from cacheir import Runtime
 from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.runtime.sampling import SamplingParams
-from cacheir_cuda.chain import tiles
+from cacheir.schedule.flatten import flatten
 from cacheir_cuda.chain.cubins import FOLDER
-from cacheir_cuda.chain.recognise import recognise
+from cacheir_cuda.chain.recognise import Chain, recognise
 from cacheir_cuda.chain.run import DecodeChain
 
 PAGE_TOKENS, MAX_SEQ = 16, 2304
@@ -129,7 +129,17 @@ def repeats(runtime: Runtime, times: int = 50) -> dict[str, Any]:
 
 def wall(runtime: Runtime, samples: int = 20) -> dict[str, Any]:
     """TTFT and TPOT in milliseconds through ``Runtime``: wall clock, ids visible to the host, 129 tokens."""
-    made = {}
+    made: dict[str, Any] = {}
+    executor: Any = runtime._model.executor
+    taken, calls = executor.run_ahead, []
+
+    def timed_run(step: Step, n: int, sink: Any) -> int:
+        began = time.perf_counter()
+        done: int = taken(step, n, sink)
+        calls.append((n, began, time.perf_counter()))
+        return done
+
+    executor.run_ahead = timed_run
     for length in CONTEXTS:
         first, each = [], []
         for sample in range(samples + 2):
@@ -143,6 +153,12 @@ def wall(runtime: Runtime, samples: int = 20) -> dict[str, Any]:
             "ttft_ms": statistics.median(first[2:]), "tpot_ms": statistics.median(each[2:]),
             "ttft_samples": first, "tpot_samples": each,
         }  # fmt: skip
+        last = calls[-6:]
+        made[f"runs {length}"] = [
+            (n, round(1e6 * (end - begin)), round(1e6 * (begin - before[2])))
+            for before, (n, begin, end) in itertools.pairwise(last)
+        ]
+        print("wall runs: n, us, us before it", made[f"runs {length}"], flush=True)
         print(
             "wall",
             length,
@@ -153,39 +169,68 @@ def wall(runtime: Runtime, samples: int = 20) -> dict[str, Any]:
     return made
 
 
-def device(runtime: Runtime) -> list[dict[str, Any]]:
-    """Milliseconds of the device for one token, graphs of 16 steps: each tile choice, and with one kernel left out."""
-    executor: Any = runtime._model.executor
+def device(runtime: Runtime) -> dict[str, Any]:
+    """Milliseconds of the device for one token, graphs of 16 steps, with the choices of tiles.py."""
+    chain = _chain(runtime)
+    row: dict[str, Any] = {"kernels": list(chain._chain.kernels)}
+    for context in CONTEXTS:
+        row[str(context)] = _replayed(chain, context, lambda kernel: True)
+        row[f"without attention {context}"] = _replayed(chain, context, lambda kernel: "attention" not in kernel)
+    if TRACED.exists():
+        row["traces"] = {str(at): trace(chain, TRACED, at) for at in CONTEXTS}
+    chain.close()
+    return row
+
+
+def host(runtime: Runtime) -> dict[str, Any]:
+    """Where the wall clock goes beside the device: microseconds of a graph's launch and of a run of 32 steps."""
+    chain: DecodeChain = runtime._model.executor._chain._chain
+    sequence = Sequence(runtime, 512, 3)
+    sequence.ahead(sequence.first, 512, 32)
+    made: dict[str, Any] = {}
+    stream = torch.cuda.current_stream()
+    for steps, count in itertools.product((16, 8, 1), (1, 4)):
+        graph = chain.graph(steps)
+        walls, hosts = [], []
+        for _ in range(8):
+            chain._buffers.state[0] = 512
+            chain._buffers.state[1] = 0
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(count):
+                chain._driver.replay(graph, stream.cuda_stream)
+            hosts.append(1e6 * (time.perf_counter() - began))
+            torch.cuda.synchronize()
+            walls.append(1e6 * (time.perf_counter() - began))
+        made[f"{count} graphs of {steps}"] = {"wall": statistics.median(walls), "host": statistics.median(hosts)}
+    runs = []
+    for _ in range(8):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        sequence.ahead(sequence.first, 512, 32)
+        runs.append(1e6 * (time.perf_counter() - began))
+    made["a run of 32"] = statistics.median(runs)
+    print("host", json.dumps(made), flush=True)
+    return made
+
+
+def _recognised(runtime: Runtime) -> Chain:
     program = runtime.artifact.program
-    rows: list[dict[str, Any]] = []
-    kept = dict(tiles.CHOICES)
-    from cacheir.schedule.flatten import flatten
-
     main, head = (flatten(program, "decode", graph) for graph in (program.modules["decode"].main.name, "head.greedy"))
-    used = set(recognise(program, main, head).kernels)
-    shapes = [key for key, choices in kept.items() if choices[0].kernel(key[2]) in used]
-    first = {key: kept[key][0] for key in shapes}
-    others = [{**first, key: tile} for key in shapes for tile in kept[key][1:]]
-    for picked in [first, *others, first]:
-        tiles.CHOICES.update({key: (tile,) for key, tile in picked.items()})
-        chain = DecodeChain(recognise(program, main, head), executor._residents, executor._device)
-        chain.open(executor._pools[0], MAX_SEQ)
-        changed = [tile.kernel(key[2]) for key, tile in picked.items() if tile is not first[key]]
-        row: dict[str, Any] = {"changed": changed}
-        for context in CONTEXTS:
-            row[str(context)] = _replayed(chain, context, lambda kernel: True)
-        if picked is first and not rows:
-            for at in CONTEXTS:
-                row[f"without attention {at}"] = _replayed(chain, at, lambda kernel: "attention" not in kernel)
-            row["traces"] = {str(at): trace(chain, TRACED, at) for at in CONTEXTS}
-        rows.append(row)
-        print("device", changed, [round(row[str(at)]["ms"], 4) for at in CONTEXTS], flush=True)
-        chain.close()
-    tiles.CHOICES.update(kept)
-    return rows
+    return recognise(program, main, head)
 
 
-def _replayed(chain: DecodeChain, context: int, keep: Callable[[str], bool], steps: int = 16) -> dict[str, Any]:
+def _chain(runtime: Runtime) -> DecodeChain:
+    """A second chain on the executor's weights and pages, with the choices as they stand now."""
+    executor: Any = runtime._model.executor
+    chain = DecodeChain(_recognised(runtime), executor._residents, executor._device)
+    chain.open(executor._pools[0], MAX_SEQ)
+    return chain
+
+
+def _replayed(
+    chain: DecodeChain, context: int, keep: Callable[[str], bool], steps: int = 16, samples: int = 15
+) -> dict[str, Any]:
     driver, step = chain._driver, chain._step
     stream = torch.cuda.Stream()
     launches = [launch for number in range(steps) for launch in step.step(number, 0) if keep(launch.kernel)]
@@ -199,7 +244,7 @@ def _replayed(chain: DecodeChain, context: int, keep: Callable[[str], bool], ste
     chain._buffers.state[4:] = torch.randperm(len(chain._buffers.state) - 4, dtype=torch.int32)
     torch.cuda.synchronize()
     times = []
-    for number in range(18):
+    for number in range(3 + samples):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record(stream)
         driver.replay(graph, stream.cuda_stream)
@@ -216,20 +261,18 @@ def _replayed(chain: DecodeChain, context: int, keep: Callable[[str], bool], ste
 
 def main() -> None:
     """Write every part as soon as it is there."""
-    out, name, wanted = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or ["parity", "repeats", "wall", "device"]
+    out, name, wanted = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or ["parity", "repeats", "wall", "host", "device"]
     made: dict[str, Any] = {"model": name, "torch": torch.__version__, "device": torch.cuda.get_device_name(0)}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         began = time.perf_counter()
         tensors = write_model(Path(place) / name, name)
         print(name, "written", round(time.perf_counter() - began, 1), "s", flush=True)
-        with Runtime(
-            Path(place) / name, backend="cuda", max_seq=MAX_SEQ, chunk_tokens=2048, kv_dtype="bf16"
-        ) as runtime:
+        with _opened(Path(place) / name) as runtime:
             made["open_s"] = time.perf_counter() - began
             print("open", round(made["open_s"], 1), dict(runtime.counters()), flush=True)
             parts: dict[str, Callable[[], Any]] = {
                 "parity": lambda: parity(runtime, tensors, name), "repeats": lambda: repeats(runtime),
-                "wall": lambda: wall(runtime), "device": lambda: device(runtime),
+                "wall": lambda: wall(runtime), "host": lambda: host(runtime), "device": lambda: device(runtime),
             }  # fmt: skip
             for part in wanted:
                 try:
@@ -239,6 +282,10 @@ def main() -> None:
                     print(part, made[part], flush=True)
                 out.write_text(json.dumps(made, indent=1) + "\n")
                 print(name, part, json.dumps(made[part])[:1500], flush=True)
+
+
+def _opened(model: Path) -> Runtime:
+    return Runtime(model, backend="cuda", max_seq=MAX_SEQ, chunk_tokens=2048, kv_dtype="bf16")
 
 
 if __name__ == "__main__":

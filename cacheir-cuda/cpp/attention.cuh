@@ -3,8 +3,8 @@
 // A cluster of 8 blocks serves one KV head.  Groups of 16 tokens are dealt to its 64 warps in turn, keys and values
 // of past tokens lie in registers before the wait.  All query heads of the KV head are one operand of the tensor
 // cores' product: rows 0 to 7 are the upper halves of up to 8 heads, rows 8 to 15 the rests.  Every warp writes its
-// part of the result (not yet divided) into the shared memory of the block that finishes these dimensions; one barrier
-// of the cluster stands between that and the merge.
+// part of the result (not yet divided) into the shared memory of the block that finishes these dimensions; that block
+// counts the bytes that come.
 #pragma once
 #include "device.cuh"
 
@@ -28,11 +28,23 @@ __device__ __forceinline__ u32 in_block(u32 address, int rank) {  // the same pl
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-__device__ __forceinline__ void store_there(u32 address, float a, float b, float c, float d) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" :: "r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+// Stores into another block; its `barrier` counts the bytes that have come.
+__device__ __forceinline__ void store_there(u32 address, u32 barrier, float a, float b, float c, float d) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];"
+               :: "r"(address), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
 }
-__device__ __forceinline__ void store_there(u32 address, float a, float b) {
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" :: "r"(address), "f"(a), "f"(b) : "memory");
+__device__ __forceinline__ void store_there(u32 address, u32 barrier, float a, float b) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];"
+               :: "r"(address), "f"(a), "f"(b), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void expect_bytes(u32 barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void await_bytes(u32 barrier) {
+  u32 over = 0;
+  while (!over)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over) : "r"(barrier) : "memory");
 }
 
 template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void attention(const AttentionArguments &a) {
@@ -40,15 +52,19 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   static_assert(PER <= 8 && PER + 2 <= ATTENTION_WARPS && HEADS % KV_HEADS == 0, "heads");
   __shared__ __align__(16) bf16 query[2][PER][HEAD + 8];  // upper halves, rests
   __shared__ __align__(16) bf16 fresh[2][HEAD];           // the new token's key and value
-  __shared__ __align__(16) float part[PLACES][PER][SHARE];
+  __shared__ __align__(16) float part[PLACES][PER * SHARE + 4];  // 4: neighbours in other banks
+  __shared__ __align__(8) unsigned long long arrived;
   __shared__ __align__(8) float2 weight[PLACES][PER];     // largest score and sum of each part
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   const int rank = blockIdx.x % RANKS, kv_head = blockIdx.x / RANKS;
   NOTE_TIME(0);
   let_next_start();
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // whoever writes to others waits for it
+  if (threadIdx.x == 0) barrier_init(shared_address(&arrived), 1);
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
   const int place = warp * RANKS + rank, first_page = a.page_table[min(place * GROUP / a.page_tokens, a.table_width - 1)];
   const int position = a.state->position + a.step, groups = position / GROUP + 1;
+  const int places = min(groups, PLACES);
+  if (threadIdx.x == 0) expect_bytes(shared_address(&arrived), places * PER * (SHARE + 2) * 4);
 
   uint4 k[2][4], v[4][2];
   auto place_of = [&](int page, int token, int which) {
@@ -196,29 +212,28 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
   NOTE_TIME(4, __float_as_uint(o[15][1]));
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
   if (place < groups && g < PER) {
     // Lane t holds dimensions 16 t to 16 t + 15 and the same 64 further on: those of blocks t and t + 4.
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const u32 there = in_block(shared_address(&part[place][g][0]), t + 4 * h);
+      const u32 there = in_block(shared_address(&part[place][g * SHARE]), t + 4 * h);
+      const u32 barrier = in_block(shared_address(&arrived), t + 4 * h);
 #pragma unroll
       for (int e = 0; e < 2; e++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
           const int first = 8 * h + 4 * j;
-          store_there(there + (8 * e + 4 * j) * 4, o[first][e], o[first + 1][e], o[first + 2][e], o[first + 3][e]);
+          store_there(there + (8 * e + 4 * j) * 4, barrier, o[first][e], o[first + 1][e], o[first + 2][e], o[first + 3][e]);
         }
-      store_there(in_block(shared_address(&weight[place][g]), t + 4 * h), most, sum);
+      store_there(in_block(shared_address(&weight[place][g]), t + 4 * h), barrier, most, sum);
     }
   }
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  await_bytes(shared_address(&arrived));
   NOTE_TIME(6);
 
   constexpr int FIT = ATTENTION_WARPS * 32 / (PER * SHARE), MERGERS = FIT >= 16 ? 16 : FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2;
   const int which = threadIdx.x / MERGERS, first = threadIdx.x % MERGERS, head = min(which / SHARE, PER - 1), at = which % SHARE;
-  const int places = min(groups, PLACES);
   constexpr int EACH = PLACES / MERGERS, AT_ONCE = EACH < 16 ? EACH : 16;
   float top = -INFINITY, total = 0, value = 0;
 #pragma unroll
@@ -230,7 +245,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
       const int place_of_part = first + (round + i) * MERGERS;
       w[i] = make_float2(-INFINITY, 0.f);
       v[i] = 0;
-      if (place_of_part < places) { w[i] = weight[place_of_part][head]; v[i] = part[place_of_part][head][at]; }
+      if (place_of_part < places) { w[i] = weight[place_of_part][head]; v[i] = part[place_of_part][head * SHARE + at]; }
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) highest = fmaxf(highest, w[i].x);

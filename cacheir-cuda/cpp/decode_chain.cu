@@ -3,34 +3,44 @@
 #include "head.cuh"
 #include "product.cuh"
 
-// Two kernels that follow each other fit a multiprocessor's 65,536 registers at once where each takes at most half.
-constexpr int blocks_of(int k, int rows, int tiles, int warps, bool held) {
-  return !held || tiles * rows * k / (warps * 32) / 2 <= 48 ? 32 / warps : 1;
-}
-
-#define PRODUCT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD)                                                              \
-  extern "C" __global__ void __launch_bounds__(WARPS * 32, blocks_of(K, ROWS, TILES, WARPS, Hold::HOLD != Hold::shared)) \
-      product_##EPILOGUE##_k##K##_r##ROWS##_t##TILES##_w##WARPS##_##HOLD(const __grid_constant__ ProductArguments a) { \
-    product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD>(a);                                              \
+// BLOCKS of one kernel must fit a multiprocessor: that bounds its registers.  PACE: product.cuh.
+#define PRODUCT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD, BLOCKS, PACE)                                          \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                           \
+      product_##EPILOGUE##_k##K##_r##ROWS##_t##TILES##_w##WARPS##_##HOLD##_b##BLOCKS##_p##PACE(              \
+          const __grid_constant__ ProductArguments a) {                                                      \
+    product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD, PACE>(a);                                 \
   }
-// BLOCKS a multiprocessor for a choice whose registers are told apart from the rule, PACE loads under way.
-#define PRODUCT_AT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD, BLOCKS, PACE)                                              \
-  extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                  \
-      product_##EPILOGUE##_k##K##_r##ROWS##_t##TILES##_w##WARPS##_##HOLD##_b##BLOCKS##_p##PACE(const __grid_constant__ ProductArguments a) { \
-    product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD, PACE>(a);                                        \
+#define ATTENTION(HEADS, KV_HEADS, NAME, NORMED, BLOCKS)                                                      \
+  extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS)   \
+      attention_##NAME##_q##HEADS##_kv##KV_HEADS##_b##BLOCKS(const __grid_constant__ AttentionArguments a) { \
+    attention<HEADS, KV_HEADS, NORMED>(a);                                                                   \
   }
-#define ATTENTION(HEADS, KV_HEADS, NAME, NORMED)                                                                    \
-  extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, 2)              \
-      attention_##NAME##_q##HEADS##_kv##KV_HEADS(const __grid_constant__ AttentionArguments a) {                   \
-    attention<HEADS, KV_HEADS, NORMED>(a);                                                                          \
-  }
-#define HEAD_OF(WIDTH, ROWS)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(HEAD_WARPS * 32, 2)                                                  \
+#define HEAD_OF(WIDTH, ROWS)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(HEAD_WARPS * 32, 2)                                           \
       head_h##WIDTH##_r##ROWS(const __grid_constant__ HeadArguments a) { head<WIDTH, ROWS>(a); }
 
-#include "variants.inc"
+// Qwen3-0.6B: hidden 1024, feed-forward 3072, 16 and 8 heads.
+PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4)
+ATTENTION(16, 8, normed, true, 2)
+PRODUCT(residual, 2048, 8, 1, 16, registers, 2, 0)
+PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8)
+PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2)
+HEAD_OF(1024, 4)
 
-ATTENTION(16, 8, normed, true)
-ATTENTION(12, 2, plain, false)
+// Qwen3-1.7B: hidden 2048, feed-forward 6144, 16 and 8 heads.
+PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0)
+ATTENTION(16, 8, normed, true, 1)
+PRODUCT(residual, 2048, 16, 1, 16, registers, 2, 4)
+PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0)
+PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0)
+HEAD_OF(2048, 1)
+
+// DeepSeek-R1-Distill-Qwen-1.5B: hidden 1536, feed-forward 8960, 12 and 2 heads.
+PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4)
+ATTENTION(12, 2, plain, false, 2)
+PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4)
+PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0)
+PRODUCT(residual, 8960, 4, 1, 10, shared, 3, 0)
+HEAD_OF(1536, 2)
 
 extern "C" __global__ void __launch_bounds__(256) advance_row(const __grid_constant__ AdvanceArguments a) { advance(a); }

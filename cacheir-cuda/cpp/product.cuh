@@ -7,13 +7,12 @@
 //
 // A block owns TILES tiles of 16 rows and has WARPS warps; a warp takes one slice of k of all tiles, so the block reads
 // every activation once.  ROWS below 16: a tile is ROWS rows, whose k is cut in 16 / ROWS parts that lie below each
-// other.  HOLD says where the weights wait for the row: in registers, in shared memory, or first there and then, still
-// before the wait, in registers.
+// other.  HOLD says where the weights wait for the row: in registers or in shared memory.
 #pragma once
 #include "device.cuh"
 
 enum class Epilogue { qkv, residual, swiglu };
-enum class Hold { registers, shared, both };
+enum class Hold { registers, shared };
 
 struct ProductArguments {
   const bf16 *weights;   // packed
@@ -65,7 +64,7 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
 
   // 1. Weights, and all else that is known already.
   const char *weights = (const char *)a.weights + ((size_t)blockIdx.x * WARPS + warp) * WARP_BYTES;
-  uint4 w[HOLD != Hold::shared ? STEPS : 1][TILES][2];
+  uint4 w[HOLD == Hold::registers ? STEPS : 1][TILES][2];
   if constexpr (HOLD == Hold::registers) {
 #pragma unroll
     for (int p = 0; p < STEPS; p++)
@@ -92,16 +91,6 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
   const int square_count = a.square_count;
   asm volatile("" : "+l"(row), "+l"(residuals), "+l"(squares));  // read the launch's parameters now, not after the wait
   const char *shared_weights = held + warp * WARP_BYTES + lane * 16;
-  if constexpr (HOLD == Hold::both) {
-    barrier_wait(shared_address(&barriers[warp]));
-#pragma unroll
-    for (int p = 0; p < STEPS; p++)
-#pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        w[p][n][0] = *(const uint4 *)(shared_weights + (p * TILES + n) * 1024);
-        w[p][n][1] = *(const uint4 *)(shared_weights + (p * TILES + n) * 1024 + 512);
-      }
-  }
 
   // 2. The row.
   NOTE_TIME(1);
@@ -122,7 +111,7 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
 
   // 3. The product.
   float sum[TILES][2][4] = {};
-  if constexpr (HOLD != Hold::shared) {
+  if constexpr (HOLD == Hold::registers) {
 #pragma unroll
     for (int p = 0; p < STEPS; p++)
 #pragma unroll

@@ -56,7 +56,7 @@ class Residents:
     def _make(self, layout: str, recipes: tuple[str, ...]) -> torch.Tensor:
         if layout.startswith("fragments "):
             kind, rows, tiles, warps = layout.split()[1:]
-            return pack(self.get("rows", recipes), Tile(kind, int(rows), int(tiles), int(warps), ""))
+            return pack(self.get("rows", recipes), Tile(kind, int(rows), int(tiles), int(warps), "", 1, 0))
         dtype = torch.float32 if layout == "f32" else self._dtype
         parts = [self._moved(self._store.get(recipe), dtype) for recipe in recipes]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -45,7 +45,7 @@ class ChainBuffers:
         def split(count: int) -> torch.Tensor:
             return torch.zeros(2 * count, dtype=torch.bfloat16, device=device)
 
-        tile, wide = chain.tiles, chain.heads * tiles.HEAD_DIM
+        tile, wide = chain.products, chain.heads * tiles.HEAD_DIM
         self.row, self.middle = floats(chain.hidden), floats(chain.hidden)
         self.row_normed, self.middle_normed = split(chain.hidden), split(chain.hidden)
         self.row_squares = floats(tile["down"].squares(chain.hidden))
@@ -84,7 +84,7 @@ class ChainWeights:
     def layer(self, number: int) -> dict[str, torch.Tensor | None]:
         """The weights of one layer by their part."""
         chain, get = self._chain, self._residents.get
-        layer, tile = chain.layers[number], chain.tiles
+        layer, tile = chain.layers[number], chain.products
         return {
             "norm": get("f32", (layer.norm,)),
             "qkv": get(layout_of(tile["qkv"]), layer.qkv),
@@ -132,7 +132,7 @@ class ChainStep:
         yield self._advance(tiles.HEAD_BLOCKS, number, steps if number == steps - 1 else 0)
 
     def _layer(self, layer: int, number: int) -> Iterator[KernelLaunch]:
-        chain, buffers, weights, tile = self._chain, self._buffers, self._layers[layer], self._chain.tiles
+        chain, buffers, weights, tile = self._chain, self._buffers, self._layers[layer], self._chain.products
         hidden, inner, wide = chain.hidden, chain.feed_forward, chain.heads * tiles.HEAD_DIM
         rows = wide + 2 * chain.kv_heads * tiles.HEAD_DIM
         pages, table = self._pool.layer(chain.layers[layer].number), _at(buffers.state) + 4 * STATE_WORDS
@@ -144,7 +144,7 @@ class ChainStep:
             page_tokens=self._pool.page_tokens,
         )  # fmt: skip
         yield KernelLaunch(
-            tiles.attention_kernel(chain.heads, chain.kv_heads, chain.normed),
+            tiles.attention_kernel(chain.attention),
             chain.kv_heads * tiles.CLUSTER,
             tiles.ATTENTION_THREADS,
             0,

@@ -59,7 +59,12 @@ class Chain:
         return bool(self.layers[0].q_norm)
 
     @property
-    def tiles(self) -> dict[str, Tile]:
+    def attention(self) -> tiles.Heads:
+        """What the attention kernel must be made for."""
+        return tiles.Heads(self.hidden, self.heads, self.kv_heads, self.normed)
+
+    @property
+    def products(self) -> dict[str, Tile]:
         """The choice for each matrix of a layer. NoChain where a shape has none."""
         hidden, inner, wide = self.hidden, self.feed_forward, self.heads * tiles.HEAD_DIM
         return {
@@ -72,10 +77,10 @@ class Chain:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels of one layer, then the head's and the step to the next token."""
-        tile, wide = self.tiles, self.heads * tiles.HEAD_DIM
+        tile, wide = self.products, self.heads * tiles.HEAD_DIM
         return (
             tile["qkv"].kernel(self.hidden),
-            tiles.attention_kernel(self.heads, self.kv_heads, self.normed),
+            tiles.attention_kernel(self.attention),
             tile["output"].kernel(wide),
             tile["gate_up"].kernel(self.hidden),
             tile["down"].kernel(self.feed_forward),
@@ -260,9 +265,9 @@ def _tile(kind: str, rows: int, columns: int) -> Tile:
 
 def _check_shapes(chain: Chain) -> None:
     """NoChain for a shape without kernels."""
-    _ = chain.tiles  # raises for a matrix without a kernel
-    attention, hidden = (chain.heads, chain.kv_heads, chain.normed), chain.hidden
-    heads = f"{chain.heads} and {chain.kv_heads} heads, {'' if chain.normed else 'not '}normed"
-    _require(attention in tiles.ATTENTIONS, f"no attention kernel is compiled for {heads}")
+    _ = chain.products  # raises for a matrix without a kernel
+    known, hidden = chain.attention in tiles.ATTENTIONS, chain.hidden
+    heads = f"{chain.heads} and {chain.kv_heads} heads, {'' if chain.normed else 'not '}normed, of rows of {hidden}"
+    _require(known, f"no attention kernel is compiled for {heads}")
     _require(hidden in tiles.HEAD_ROWS, f"no head kernel is compiled for rows of {hidden}")
     _require(chain.vocabulary % tiles.HEAD_ROWS[hidden] == 0, f"{chain.vocabulary} tokens are no whole number of tiles")

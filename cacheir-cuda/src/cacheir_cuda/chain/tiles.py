@@ -16,7 +16,8 @@ class Tile:
     """One choice: ``tiles`` tiles of ``rows`` rows a block, whose ``warps`` warps share the columns.
 
     ``kind`` is what the product ends in: ``qkv``, ``residual`` or ``swiglu`` (gate and up rows in one tile).
-    ``hold`` says where weights wait for the row: ``registers``, ``shared``, or ``both`` one after the other.
+    ``hold`` says where weights wait for the row, ``registers`` or ``shared``; ``fit`` blocks must fit a multiprocessor,
+    which bounds their registers; ``pace`` loads are under way in a thread, 0 for all.
     """
 
     kind: str
@@ -24,11 +25,13 @@ class Tile:
     tiles: int
     warps: int
     hold: str
+    fit: int
+    pace: int
 
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
         shape = f"k{columns}_r{self.rows}_t{self.tiles}_w{self.warps}"
-        return f"product_{self.kind}_{shape}_{self.hold}"
+        return f"product_{self.kind}_{shape}_{self.hold}_b{self.fit}_p{self.pace}"
 
     def blocks(self, rows: int) -> int:
         """Blocks for a matrix of ``rows`` rows."""
@@ -36,120 +39,50 @@ class Tile:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a block."""
-        return 0 if self.hold.startswith("registers") else self.tiles * self.rows * columns * 2
+        return 0 if self.hold == "registers" else self.tiles * self.rows * columns * 2
 
     def squares(self, rows: int) -> int:
         """How many parts of the sum of squares a residual product of ``rows`` rows leaves: one for each 8 outputs."""
         return self.blocks(rows) * -(-self.tiles * self.rows // 8)
 
 
-# (kind, rows, columns) of the matrix -> choices, the one to take first. Measured: benchmarks/cuda/notes.md.
-CHOICES: dict[tuple[str, int, int], tuple[Tile, ...]] = {
-    ("qkv", 4096, 1024): (
-        Tile("qkv", 16, 2, 16, "registers_b1_p4"),
-        Tile("qkv", 16, 2, 16, "registers_b2_p0"),
-        Tile("qkv", 16, 2, 16, "registers_b1_p0"),
-        Tile("qkv", 16, 2, 16, "registers_b2_p2"),
-        Tile("qkv", 16, 2, 16, "registers_b2_p4"),
-        Tile("qkv", 16, 2, 16, "registers_b1_p2"),
-        Tile("qkv", 16, 2, 16, "both_b1_p0"),
-        Tile("qkv", 16, 2, 16, "shared_b2_p0"),
-        Tile("qkv", 16, 2, 8, "registers_b1_p4"),
-        Tile("qkv", 16, 2, 8, "registers_b1_p8"),
-    ),
-    ("residual", 1024, 2048): (
-        Tile("residual", 8, 1, 8, "registers_b2_p4"),
-        Tile("residual", 8, 1, 8, "registers_b2_p0"),
-        Tile("residual", 8, 1, 8, "registers_b2_p2"),
-        Tile("residual", 8, 1, 8, "both_b2_p0"),
-        Tile("residual", 8, 1, 8, "shared_b2_p0"),
-        Tile("residual", 8, 1, 16, "registers_b2_p0"),
-        Tile("residual", 8, 1, 16, "registers_b2_p2"),
-    ),
-    ("swiglu", 6144, 1024): (
-        Tile("swiglu", 16, 3, 16, "registers_b1_p4"),
-        Tile("swiglu", 16, 3, 16, "registers_b1_p0"),
-        Tile("swiglu", 16, 3, 16, "registers_b1_p2"),
-        Tile("swiglu", 16, 3, 16, "registers_b1_p6"),
-        Tile("swiglu", 16, 3, 16, "registers_b2_p4"),
-        Tile("swiglu", 16, 3, 16, "both_b1_p0"),
-        Tile("swiglu", 16, 3, 16, "shared_b2_p0"),
-        Tile("swiglu", 16, 3, 8, "registers_b1_p4"),
-        Tile("swiglu", 16, 3, 8, "registers_b1_p8"),
-        Tile("swiglu", 16, 3, 8, "both_b1_p0"),
-    ),
-    ("residual", 1024, 3072): (
-        Tile("residual", 8, 1, 12, "registers_b1_p4"),
-        Tile("residual", 8, 1, 12, "registers_b1_p0"),
-        Tile("residual", 8, 1, 12, "registers_b2_p0"),
-        Tile("residual", 8, 1, 12, "registers_b1_p2"),
-        Tile("residual", 8, 1, 12, "both_b1_p0"),
-        Tile("residual", 8, 1, 12, "shared_b2_p0"),
-        Tile("residual", 8, 1, 16, "registers_b1_p4"),
-        Tile("residual", 8, 1, 16, "registers_b1_p2"),
-    ),
-    ("qkv", 4096, 2048): (
-        Tile("qkv", 16, 2, 16, "registers_b1_p0"),
-        Tile("qkv", 16, 2, 16, "registers_b1_p4"),
-        Tile("qkv", 16, 2, 16, "registers_b1_p8"),
-        Tile("qkv", 16, 1, 8, "shared_b4_p0"),
-        Tile("qkv", 16, 1, 16, "registers_b2_p4"),
-        Tile("qkv", 16, 1, 8, "both_b2_p0"),
-    ),
-    ("residual", 2048, 2048): (
-        Tile("residual", 16, 1, 16, "registers_b2_p0"),
-        Tile("residual", 16, 1, 16, "registers_b2_p4"),
-        Tile("residual", 16, 1, 16, "both_b2_p0"),
-        Tile("residual", 8, 1, 8, "shared_b4_p0"),
-        Tile("residual", 8, 1, 8, "registers_b2_p4"),
-    ),
-    ("swiglu", 12288, 2048): (
-        Tile("swiglu", 16, 1, 8, "shared_b4_p0"),
-        Tile("swiglu", 16, 1, 4, "shared_b4_p0"),
-        Tile("swiglu", 16, 2, 16, "shared_b2_p0"),
-        Tile("swiglu", 16, 1, 16, "registers_b2_p4"),
-        Tile("swiglu", 16, 1, 16, "registers_b2_p0"),
-        Tile("swiglu", 16, 1, 8, "registers_b2_p8"),
-    ),
-    ("residual", 2048, 6144): (
-        Tile("residual", 16, 1, 16, "shared_b1_p0"),
-        Tile("residual", 16, 1, 12, "shared_b1_p0"),
-        Tile("residual", 16, 1, 24, "shared_b1_p0"),
-        Tile("residual", 8, 1, 16, "shared_b2_p0"),
-        Tile("residual", 8, 1, 16, "registers_b1_p4"),
-    ),
-    ("qkv", 2048, 1536): (
-        Tile("qkv", 16, 1, 12, "registers_b1_p0"),
-        Tile("qkv", 16, 1, 12, "registers_b2_p4"),
-        Tile("qkv", 16, 1, 12, "registers_b2_p2"),
-        Tile("qkv", 16, 1, 12, "both_b2_p0"),
-        Tile("qkv", 16, 1, 16, "registers_b2_p0"),
-    ),
-    ("residual", 1536, 1536): (
-        Tile("residual", 8, 1, 8, "registers_b2_p0"),
-        Tile("residual", 8, 1, 8, "registers_b2_p2"),
-        Tile("residual", 16, 1, 12, "registers_b2_p0"),
-        Tile("residual", 16, 1, 12, "registers_b2_p4"),
-        Tile("residual", 8, 1, 8, "both_b2_p0"),
-    ),
-    ("swiglu", 17920, 1536): (
-        Tile("swiglu", 16, 1, 8, "shared_b4_p0"),
-        Tile("swiglu", 16, 1, 4, "shared_b8_p0"),
-        Tile("swiglu", 16, 2, 12, "shared_b2_p0"),
-        Tile("swiglu", 16, 1, 12, "registers_b2_p4"),
-        Tile("swiglu", 16, 1, 8, "registers_b2_p4"),
-        Tile("swiglu", 16, 4, 16, "shared_b1_p0"),
-    ),
-    ("residual", 1536, 8960): (
-        Tile("residual", 8, 1, 20, "shared_b1_p0"),
-        Tile("residual", 8, 1, 28, "shared_b1_p0"),
-        Tile("residual", 8, 1, 14, "shared_b1_p0"),
-        Tile("residual", 4, 1, 14, "shared_b3_p0"),
-        Tile("residual", 4, 1, 14, "both_b1_p0"),
-    ),
+# (kind, rows, columns) of the matrix -> the choice, the fastest of those that were timed on an H200
+# (benchmarks/cuda/notes.md): how the chain's kernels share a multiprocessor matters more than each by itself.
+CHOICES: dict[tuple[str, int, int], Tile] = {
+    # Qwen3-0.6B
+    ("qkv", 4096, 1024): Tile("qkv", 16, 2, 8, "registers", 1, 4),
+    ("residual", 1024, 2048): Tile("residual", 8, 1, 16, "registers", 2, 0),
+    ("swiglu", 6144, 1024): Tile("swiglu", 16, 3, 8, "registers", 1, 8),
+    ("residual", 1024, 3072): Tile("residual", 8, 1, 12, "registers", 1, 2),
+    # Qwen3-1.7B
+    ("qkv", 4096, 2048): Tile("qkv", 16, 2, 16, "shared", 1, 0),
+    ("residual", 2048, 2048): Tile("residual", 16, 1, 16, "registers", 2, 4),
+    ("swiglu", 12288, 2048): Tile("swiglu", 16, 3, 16, "shared", 1, 0),
+    ("residual", 2048, 6144): Tile("residual", 16, 1, 24, "shared", 1, 0),
+    # DeepSeek-R1-Distill-Qwen-1.5B
+    ("qkv", 2048, 1536): Tile("qkv", 16, 1, 12, "registers", 2, 4),
+    ("residual", 1536, 1536): Tile("residual", 16, 1, 12, "registers", 2, 4),
+    ("swiglu", 17920, 1536): Tile("swiglu", 16, 4, 16, "shared", 1, 0),
+    ("residual", 1536, 8960): Tile("residual", 4, 1, 10, "shared", 3, 0),
 }
-# (query heads, KV heads, q and k normed by head)
-ATTENTIONS = frozenset({(16, 8, True), (12, 2, False)})
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What an attention kernel is made for. ``normed`` says that q and k are normed by head."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    normed: bool
+
+
+# -> blocks that must fit a multiprocessor: two leave room for the kernels beside it, one spills no register.
+ATTENTIONS: dict[Heads, int] = {
+    Heads(1024, 16, 8, True): 2,
+    Heads(2048, 16, 8, True): 1,
+    Heads(1536, 12, 2, False): 2,
+}
 # Width of the row -> vocabulary rows that a warp of the head takes at once.
 HEAD_ROWS = {1024: 4, 2048: 1, 1536: 2}
 HEAD_BLOCKS = 264
@@ -157,13 +90,13 @@ HEAD_BLOCKS = 264
 
 def tile_for(kind: str, rows: int, columns: int) -> Tile | None:
     """The choice for a matrix, None where there is none."""
-    choices = CHOICES.get((kind, rows, columns))
-    return choices[0] if choices else None
+    return CHOICES.get((kind, rows, columns))
 
 
-def attention_kernel(heads: int, kv_heads: int, normed: bool) -> str:
+def attention_kernel(heads: Heads) -> str:
     """The function's name in the cubin."""
-    return f"attention_{'normed' if normed else 'plain'}_q{heads}_kv{kv_heads}"
+    kind = "normed" if heads.normed else "plain"
+    return f"attention_{kind}_q{heads.heads}_kv{heads.kv_heads}_b{ATTENTIONS[heads]}"
 
 
 def head_kernel(width: int) -> str:
@@ -173,7 +106,6 @@ def head_kernel(width: int) -> str:
 
 def all_kernels() -> set[str]:
     """Every name that a choice may ask the cubin for."""
-    products = {tile.kernel(columns) for (_, _, columns), tiles in CHOICES.items() for tile in tiles}
-    return (
-        products | {attention_kernel(*shape) for shape in ATTENTIONS} | {head_kernel(w) for w in HEAD_ROWS} | {ADVANCE}
-    )
+    products = {tile.kernel(columns) for (_, _, columns), tile in CHOICES.items()}
+    attentions = {attention_kernel(heads) for heads in ATTENTIONS}
+    return products | attentions | {head_kernel(width) for width in HEAD_ROWS} | {ADVANCE}
