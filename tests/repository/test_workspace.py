@@ -74,7 +74,7 @@ def test_one_configuration_of_the_tools(packages: dict[str, dict[str, Any]], roo
 
 
 def test_dev_extra_is_what_make_dev_installs(metapackage: dict[str, Any], root: Path) -> None:
-    lines = (root / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    lines = (root / "tests" / "requirements.txt").read_text(encoding="utf-8").splitlines()
     wanted = {line for line in lines if line and not line.startswith("#")}
     extra = {line for line in metapackage["project"]["optional-dependencies"]["dev"] if not line.startswith("cacheir")}
     # The oracles that the extra leaves out are large; the pin keeps an installer from taking a build for GPUs.
