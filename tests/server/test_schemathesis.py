@@ -49,7 +49,8 @@ def check_requests(app: Any, examples: int) -> None:
         if isinstance(case.body, dict) and "model" in case.body:
             case.body["model"] = "fake"  # else nearly every request ends at its model's name
         answer = case.call()
-        assert answer.status_code < 500, answer.text
+        wanted = answer.status_code == 504 and "deadline_ms" in str(case.body)  # it asked to be given up so soon
+        assert answer.status_code < 500 or wanted, answer.text
         if answer.status_code >= 400:
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
