@@ -144,7 +144,8 @@ def report(made: dict[str, Any]) -> None:
         rate = row["batch"] * row["output"] / ours * 1e3
         print(
             f"batch {row['batch']:3d} prompt {row['prompt']:5d} output {row['output']:4d}: ours {ours:9.2f} ms "
-            f"(min {1e3 * min(row['ours_s']):.2f}), {made['peer']} {theirs:9.2f} ms (min {1e3 * min(row['peer_s']):.2f}), "
+            f"(min {1e3 * min(row['ours_s']):.2f}), "
+            f"{made['peer']} {theirs:9.2f} ms (min {1e3 * min(row['peer_s']):.2f}), "
             f"{theirs / ours:6.2f}x, {rate:8.0f} tokens/s, {len(row['ours_s'])} samples"
         )
     print(f"geometric mean at batch 1: {float(np.exp(np.mean(np.log(ratios)))):.2f}x over {made['peer']}")

@@ -20,8 +20,9 @@ from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
-from cacheir_cuda.heads import is_greedy, row_output
+from cacheir_cuda.heads import is_greedy, row_output, wants_token
 from cacheir_cuda.main_inputs import MainInputs
+from cacheir_cuda.sampling_inputs import SamplingInputs
 
 # Replays that may wait on the device: enough to keep it busy, few enough that a row that failed wastes little.
 STEPS_IN_FLIGHT = 16
@@ -36,6 +37,7 @@ class DecodeStep:
     tokens: torch.Tensor  # i32 [rows], what the head yields
     groups: int
     page_tokens: int
+    sampling: SamplingInputs | None = None  # of the sampled head, None where the head is the greedy one
 
     def run(self) -> None:
         """One step, and the inputs of the next."""
@@ -48,6 +50,8 @@ class DecodeStep:
             suffix = f".{group}" if group else ""
             self._advance(given[f"slots{suffix}"], given[f"page_table{suffix}"], given["positions"])
             given[f"lengths{suffix}"].add_(1)
+        if self.sampling is not None:
+            self.sampling.advance()
 
     def _advance(self, slots: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> None:
         index = positions.div(self.page_tokens, rounding_mode="floor").clamp(max=table.shape[1] - 1)
@@ -59,11 +63,11 @@ class DecodeStep:
 class DecodeGraphs:
     """Recorded steps by (rows, page table width). ``make`` binds a step; ``record`` False calls launches instead."""
 
-    def __init__(self, make: Callable[[int, int], DecodeStep], device: torch.device, record: bool) -> None:
+    def __init__(self, make: Callable[[int, int, str], DecodeStep], device: torch.device, record: bool) -> None:
         self._make = make
         self._device = device
         self._record = record
-        self._steps: dict[tuple[int, int], tuple[DecodeStep, Callable[[], None]]] = {}
+        self._steps: dict[tuple[int, int, str], tuple[DecodeStep, Callable[[], None]]] = {}
         self.captures = 0
 
     def clear(self) -> None:
@@ -75,11 +79,14 @@ class DecodeGraphs:
 
         Returns how many were reported to ``sink``: fewer than ``n`` where a row failed.
         """
-        step, replay = self._get(count, staged.inputs["page_table"].shape[1])
+        head = "head.greedy" if all(is_greedy(row, slots) for row in rows) else "head.sampled"
+        step, replay = self._get(count, staged.inputs["page_table"].shape[1], head)
         step.inputs.fill(_padded(staged.inputs, step.inputs.tensors))
+        if step.sampling is not None:
+            step.sampling.fill(rows, slots)
         done = 0
         for tokens in self._tokens(step, replay, n):
-            outputs = [row_output(row, "head.greedy", tokens[i : i + 1].numpy(), slots) for i, row in enumerate(rows)]
+            outputs = [row_output(row, head, tokens[i : i + 1].numpy(), slots) for i, row in enumerate(rows)]
             done += 1
             sink(outputs)
             if any(output.error for output in outputs):
@@ -105,10 +112,10 @@ class DecodeGraphs:
             over[number].synchronize()
             yield ring[number]
 
-    def _get(self, rows: int, width: int) -> tuple[DecodeStep, Callable[[], None]]:
-        key = (rows, width)
+    def _get(self, rows: int, width: int, head: str) -> tuple[DecodeStep, Callable[[], None]]:
+        key = (rows, width, head)
         if key not in self._steps:
-            step = self._make(rows, width)
+            step = self._make(rows, width, head)
             self._steps[key] = (step, self._recorded(step) if self._record else step.run)
         return self._steps[key]
 
@@ -153,13 +160,23 @@ def one_step(run: Callable[[Sink], int]) -> tuple[RowOutput, ...]:
 
 
 def why_no_replay(
-    step: Step, program: Program, slots: Slots, launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]
+    step: Step,
+    program: Program,
+    slots: Slots,
+    launches: Sequence[Launch],
+    kernels: Mapping[str, KernelSpec],
+    samples: str | None,
 ) -> str | None:
-    """Why a decode step cannot be a replay, in words; ``launches`` are decode's main."""
+    """Why a decode step cannot be a replay, in words; ``launches`` are decode's main.
+
+    ``samples`` says why the sampled head cannot be recorded, None where it can.
+    """
     if len(step.rows) > program.max_rows:
         return "more rows than the program takes"
-    if not all(is_greedy(row, slots) and len(row.tokens) <= 1 and row.want_at in ((), (0,)) for row in step.rows):
-        return "a row wants more than its greedy token"
+    if not all(wants_token(row) for row in step.rows):
+        return "a row wants more than its token"
+    if samples is not None and not all(is_greedy(row, slots) for row in step.rows):
+        return samples
     if "sequence_lengths" in {value.name for value in program.modules["decode"].main.inputs}:
         return "main reads the lengths of sequences"
     return why_uncapturable(launches, kernels)
@@ -177,6 +194,18 @@ def why_uncapturable(launches: Sequence[Launch], kernels: Mapping[str, KernelSpe
     return None
 
 
+def step_by_step(run: Callable[[Step], tuple[RowOutput, ...]], step: Step, n: int, sink: Sink) -> int:
+    """Up to ``n`` steps of the rows of ``step``, each run apart; how many were reported to ``sink``."""
+    rows = step.rows
+    for number in range(n):
+        made = run(Step(mode="decode", rows=rows))
+        sink(made)
+        if any(row.error for row in made):
+            return number + 1
+        rows = tuple(following(row) for row in rows)
+    return n
+
+
 def following(row: Row) -> Row:
     """The decode row after ``row``, which feeds the token that it made."""
     return Row(
@@ -186,4 +215,5 @@ def following(row: Row) -> Row:
         pages=row.pages,
         want=row.want,
         draw=row.draw + 1,
+        mask=row.mask,
     )

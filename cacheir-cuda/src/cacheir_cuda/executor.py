@@ -38,9 +38,10 @@ from cacheir.weights.store import WeightStore
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
+from cacheir_cuda.capabilities import capabilities_of
 from cacheir_cuda.chain.seat import ChainSeat
-from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, following, one_step, why_no_replay
-from cacheir_cuda.heads import HEADS, HeadRunner
+from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, one_step, step_by_step, why_no_replay, why_uncapturable
+from cacheir_cuda.heads import HeadRunner
 from cacheir_cuda.kernels.triton_refusals import check_compiled
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.options import read_options
@@ -48,6 +49,7 @@ from cacheir_cuda.pool import DTYPES, Pool
 from cacheir_cuda.prefill_graphs import PrefillGraphs, PrefillSizes, PrefillStep, why_no_prefill_graph
 from cacheir_cuda.probe import why_unavailable
 from cacheir_cuda.residents import Residents
+from cacheir_cuda.sampling_inputs import SamplingInputs
 from cacheir_cuda.staging import stage_step
 from cacheir_cuda.tensors import torch_dtype
 from cacheir_cuda.timed_calls import Timings, call_launches
@@ -160,18 +162,7 @@ class CudaExecutor:
 
     def capabilities(self) -> Capabilities:
         """What this executor takes."""
-        program = self._loaded()
-        return Capabilities(
-            determinism="tolerance",
-            heads=("nothing", *HEADS),
-            page_tokens=(),
-            kv_formats=tuple(DTYPES),
-            row_classes=tuple(program.schedules["decode"].row_classes),
-            max_rows=program.max_rows,
-            max_tokens=program.max_tokens,
-            run_ahead=True,
-            masks=True,
-        )
+        return capabilities_of(self._loaded())
 
     def submit(self, step: Step) -> StepOutput:
         """Run ``step``; the ticket is its output."""
@@ -185,21 +176,14 @@ class CudaExecutor:
     def run_ahead(self, step: Step, n: int, sink: Sink) -> int:
         """Up to ``n`` decode steps of the step's rows, each fed the token before; stops early where a row fails."""
         for row in step.rows:
-            if row.want != "token" or row.mask is not None:
-                raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}, a mask) needs the host")
+            if row.want != "token":
+                raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}) needs the host")
         if self._why_no_graph(step) is None:
             last = max(row.position for row in step.rows) + n
             if last <= self._loaded().max_seq and all(self._reaches(row, n) for row in step.rows):
                 with torch.no_grad():
                     return self._replay(step, n, sink)
-        rows = step.rows
-        for number in range(n):
-            made = self._guarded(Step(mode="decode", rows=rows))
-            sink(made)
-            if any(row.error for row in made):
-                return number + 1
-            rows = tuple(following(row) for row in rows)
-        return n
+        return step_by_step(self._guarded, step, n, sink)
 
     def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, (source, target) each."""
@@ -300,19 +284,13 @@ class CudaExecutor:
         if not self._own.use_cuda_graph or not self._blocks.takes("prefill"):
             return self._launch(step, None)
         staged, program = self._staged(step), self._loaded()
-        names = [value.name for value in program.modules["prefill"].main.inputs]
-        reason = why_no_prefill_graph(step.rows, staged, names)
+        reason = why_no_prefill_graph(staged, program)
         if reason is not None:
             self._misses[reason] += 1
             return self._launch(step, None)
         call = partial(call_launches, timings=None, device=self._device)
-        return self._prefills.run(
-            step,
-            staged,
-            (program.max_tokens, program.max_rows),
-            self._slots,
-            lambda rows: self._heads.run(step, staged, rows, self._slots, call),
-        )
+        heads = partial(self._heads.run, step, staged, slots=self._slots, call=call)
+        return self._prefills.run(step, staged, program, self._slots, heads)
 
     def _prefill_step(self, sizes: PrefillSizes) -> PrefillStep:
         """What a graph of a step of prompts records."""
@@ -336,7 +314,8 @@ class CudaExecutor:
             return "graphs are switched off"
         if self._options.unfuse:
             return "a node runs by its meaning (unfuse)"
-        return why_no_replay(step, self._loaded(), self._slots, self._main["decode"], self._kernels)
+        samples = why_uncapturable(self._heads.launches("decode", "head.sampled"), self._kernels)
+        return why_no_replay(step, self._loaded(), self._slots, self._main["decode"], self._kernels, samples)
 
     def _graph_rows(self, rows: int) -> int:
         """How many rows the graph has that runs ``rows``."""
@@ -346,15 +325,17 @@ class CudaExecutor:
     def _reaches(self, row: Row, n: int) -> bool:
         return all(len(pages) * self._options.page_tokens >= row.position + n for pages in row.pages)
 
-    def _decode_step(self, rows: int, width: int) -> DecodeStep:
+    def _decode_step(self, rows: int, width: int, head: str) -> DecodeStep:
         """What a graph of ``rows`` rows records."""
         main = self._loaded().modules["decode"].main
         sizes = {"T": rows, "B": rows, "R": rows, "M": width}
-        shapes = {value.name: _shape(value.type, sizes) for value in main.inputs}
-        bound = self._bind_main("decode", shapes, sizes)
-        head = self._heads.bind_on("decode", "head.greedy", bound.rows)
-        launches = (*bound.launches, *head.launches)
-        return DecodeStep(bound.inputs, launches, head.output, len(self._pools), self._options.page_tokens)
+        bound = self._bind_main("decode", {value.name: _shape(value.type, sizes) for value in main.inputs}, sizes)
+        sampling = None
+        if head == "head.sampled":
+            sampling = SamplingInputs(rows, self._heads.mask_words("decode"), self._device)
+        made = self._heads.bind_on("decode", head, bound.rows, sampling.tensors if sampling else None)
+        launches, page_tokens = (*bound.launches, *made.launches), self._options.page_tokens
+        return DecodeStep(bound.inputs, launches, made.output, len(self._pools), page_tokens, sampling)
 
     def _staged(self, step: Step) -> Staged:
         program = self._loaded()

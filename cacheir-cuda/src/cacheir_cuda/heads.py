@@ -18,6 +18,7 @@ from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cuda.sampling_inputs import sampling_arrays
 from cacheir_cuda.tensors import fill, to_host, torch_dtype
 
 # What a row may want and the head that gives it; logprobs are worked out from the logits.
@@ -56,13 +57,25 @@ class HeadRunner:
             for rows in (1, self._program.max_rows):
                 yield from wanted_weights(launches, rows, kernels)
 
+    def launches(self, mode: str, head: str) -> Sequence[Launch]:
+        """The launches of ``head``."""
+        return self._launches[mode, head]
+
+    def mask_words(self, mode: str) -> int:
+        """How many words of 32 bits the mask of a sampled row has."""
+        mask = next(value for value in self._program.modules[mode].graph("head.sampled").inputs if value.name == "mask")
+        assert isinstance(mask.type, TensorType)
+        return int(mask.type.sizes({"R": 1})[1])
+
     def clear(self) -> None:
         """Let go of what is bound, which holds weights."""
         self._bound.clear()
 
-    def bind_on(self, mode: str, head: str, rows: torch.Tensor) -> BoundHead:
-        """``head`` of ``mode`` bound to ``rows`` [R, H] where they lie."""
-        return self._bind_new(mode, head, len(rows), {"rows": rows})
+    def bind_on(
+        self, mode: str, head: str, rows: torch.Tensor, given: Mapping[str, torch.Tensor] | None = None
+    ) -> BoundHead:
+        """``head`` of ``mode`` bound to ``rows`` [R, H] where they lie, and to the inputs ``given`` by name."""
+        return self._bind_new(mode, head, len(rows), {**(given or {}), "rows": rows})
 
     def run(
         self,
@@ -131,6 +144,11 @@ class HeadRunner:
         return torch.zeros(type_.sizes({"R": count}), dtype=torch_dtype(type_.dtype), device=self._device)
 
 
+def wants_token(row: Row) -> bool:
+    """Whether the row wants its next token and nothing else."""
+    return row.want == "token" and len(row.tokens) <= 1 and row.want_at in ((), (0,))
+
+
 def is_greedy(row: Row, slots: Slots) -> bool:
     """Whether the row wants the greedy token and nothing else."""
     return row.want == "token" and _head(row, slots) == "head.greedy"
@@ -166,15 +184,6 @@ def _head(row: Row, slots: Slots) -> str:
 
 def _sampling_inputs(rows: Sequence[Row], slots: Slots, wanted: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
     """One entry for each row; a row without a mask may take every token."""
-    given = [slots.of(row).sampling for row in rows]
     everything = np.full(wanted["mask"].shape[1] if "mask" in wanted else 0, 0xFFFFFFFF, np.uint32)
-    return {
-        "temperature": np.array([p.temperature if p else 0.0 for p in given], np.float32),
-        "top_k": np.array([p.top_k if p else 0 for p in given], np.int32),
-        "top_p": np.array([p.top_p if p else 1.0 for p in given], np.float32),
-        "min_p": np.array([p.min_p if p else 0.0 for p in given], np.float32),
-        "seed": np.array([(p.seed if p else None) or 0 for p in given], np.uint64),
-        "position": np.array([row.position + max(1, len(row.tokens)) - 1 for row in rows], np.int32),
-        "draw": np.array([row.draw for row in rows], np.int32),
-        "mask": np.array([everything if row.mask is None else row.mask for row in rows], np.uint32),
-    }
+    masks = np.array([everything if row.mask is None else row.mask for row in rows], np.uint32)
+    return {**sampling_arrays(rows, slots), "mask": masks}

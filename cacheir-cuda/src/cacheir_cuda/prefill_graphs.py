@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.executor import RowOutput, Step
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
+from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
 from cacheir_cuda.heads import is_greedy, row_output
 from cacheir_cuda.main_inputs import MainInputs
@@ -70,20 +71,20 @@ class PrefillGraphs:
         self,
         step: Step,
         staged: Staged,
-        limits: tuple[int, int],
+        program: Program,
         slots: Slots,
-        heads: Callable[[torch.Tensor], tuple[RowOutput, ...]],
+        heads: Callable[..., tuple[RowOutput, ...]],
     ) -> tuple[RowOutput, ...]:
-        """``step`` as a replay; ``limits`` are the program's most tokens and rows, ``heads`` runs what is not greedy.
+        """``step`` as a replay; ``heads`` runs what is not greedy on the rows of main.
 
         The step's ``staged.head_rows`` must be at most its rows.
         """
-        sizes = _sizes(step, staged, limits, slots)
+        sizes = _sizes(step, staged, program, slots)
         made, replay = self._get(sizes)
         made.inputs.fill(padded_prompt(staged, made.inputs.tensors))
         replay()
         if made.tokens is None:
-            outputs = heads(made.rows[: staged.head_rows])
+            outputs = heads(rows=made.rows[: staged.head_rows])
             self._wait()
             return outputs
         tokens = made.tokens.cpu().numpy()
@@ -142,8 +143,8 @@ def bucket_of(count: int, sizes: Sequence[int], most: int) -> int:
     return next((size for size in sizes if count <= size < most), most)
 
 
-def _sizes(step: Step, staged: Staged, limits: tuple[int, int], slots: Slots) -> PrefillSizes:
-    most_tokens, most_rows = limits
+def _sizes(step: Step, staged: Staged, program: Program, slots: Slots) -> PrefillSizes:
+    most_tokens, most_rows = program.max_tokens, program.max_rows
     powers = [1 << bit for bit in range(most_rows.bit_length())]
     greedy = all(row.want == "nothing" or is_greedy(row, slots) for row in step.rows)
     wanted = any(row.want == "token" for row in step.rows)
@@ -155,9 +156,9 @@ def _sizes(step: Step, staged: Staged, limits: tuple[int, int], slots: Slots) ->
     )
 
 
-def why_no_prefill_graph(rows: Sequence[Row], staged: Staged, names: Sequence[str]) -> str | None:
+def why_no_prefill_graph(staged: Staged, program: Program) -> str | None:
     """Why a step of prompts cannot be a replay, in words."""
-    if "sequence_lengths" in names:
+    if "sequence_lengths" in {value.name for value in program.modules["prefill"].main.inputs}:
         return "main reads the lengths of sequences"
     if not fits_graph(staged):
         return "a row wants more than one of its outputs"

@@ -185,10 +185,10 @@ def after_qkv(
     q_norm, k_norm = norms or (cos, cos)
     grid = (tokens, (heads + 2 * kv_heads) // block)
     launch(
-        _after_qkv, grid, parts, cos if bias is None else bias, q_norm, k_norm, cos, sin, slots, q,
-        kv.layer(layer), tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens, dim=dim, half=cos.shape[1],
-        PARTS=count, BIAS=bias is not None, NORM=norms is not None, HALVES=layout == "half", HEADS=block,
-        BLOCK=triton.next_power_of_2(max(16, dim)), pdl=pdl, num_warps=2,
+        _after_qkv, grid, parts, cos if bias is None else bias, q_norm, k_norm, cos, sin, slots, q, kv.layer(layer),
+        tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens, dim=dim,
+        half=cos.shape[1], PARTS=count, BIAS=bias is not None, NORM=norms is not None, HALVES=layout == "half",
+        HEADS=block, BLOCK=triton.next_power_of_2(max(16, dim)), pdl=pdl, num_warps=2,
     )  # fmt: skip
 
 

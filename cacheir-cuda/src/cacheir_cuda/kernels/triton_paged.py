@@ -111,7 +111,8 @@ def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, widt
 @triton.jit
 def _decode(q, storage, table, positions, partial, out, scale, softcap, width, window, heads: tl.constexpr,
             kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, SPLITS: tl.constexpr,
-            KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+            KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
+            PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()

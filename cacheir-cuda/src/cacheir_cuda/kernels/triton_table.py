@@ -21,6 +21,7 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("fused_swiglu", "triton_products:fused_swiglu", SWIGLU_LAYOUTS, "rows", 1),
     ("head_argmax", "triton_tiles:head_argmax", LINEAR_LAYOUTS, "rows", 0),
     ("paged_attention_decode", "triton_attention:paged_attention_decode", (), "rows", 0),
+    ("sample", "triton_sampling:sample", (), "rows", 0),
     ("paged_attention_prefill", "triton_paged:paged_attention_prefill", (), "rows", 0),
 )
 
