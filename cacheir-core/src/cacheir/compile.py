@@ -24,12 +24,10 @@ from cacheir.artifact.program_key import (
     remember_facts,
 )
 from cacheir.artifact.read import read_artifact
-from cacheir.artifact.write import check_place
 from cacheir.compile_work import Compiled, CompileWork, Progress, tell
 from cacheir.errors import ArtifactError, UsageError
 from cacheir.models.find_model import find_path
 from cacheir.plugins.installation import Installation, default
-from cacheir.quantisers.prepare import with_quantised
 
 __all__ = ["CompileWork", "Compiled", "compile_model", "open_program"]
 
@@ -87,9 +85,11 @@ def compile_model(
     path = find_path(model_path, installed)
     if layout.is_artifact(path):
         raise UsageError(f"{path} is an artifact already", hint="compile the model that it was made from")
-    path, options = with_quantised(path, options, installed, progress)
+    path, options = _quantised(path, options, installed, progress)
     work = CompileWork.begin(options, installed, progress)
     if output is not None:
+        from cacheir.artifact.write import check_place
+
         check_place(Path(output))
     elif materialise:
         raise UsageError("materialise copies the weights into an artifact of its own", hint="name it with output")
@@ -125,7 +125,7 @@ def open_program(
                 hint=f"compile the model again with --quant {options.quant}",
             )
         return read_artifact(path, installed)
-    path, options = with_quantised(path, options, installed, progress)
+    path, options = _quantised(path, options, installed, progress)
     work = CompileWork.begin(options, installed, progress)
     facts, opened = recall_facts(path, work.plugins, work.cache), None
     if facts is None:
@@ -146,3 +146,14 @@ def open_program(
         return work.in_memory(compiled, place)
     program_cache.shrink(work.cache, settings.gigabytes("CACHEIR_CACHE_LIMIT_GB") * 1e9, keep=place)
     return made
+
+
+def _quantised(
+    path: Path, options: CompileOptions, installation: Installation, progress: Progress | None
+) -> tuple[Path, CompileOptions]:
+    """What is to be compiled, and how, where a quantiser is named."""
+    if not options.quant:
+        return path, options
+    from cacheir.quantisers.prepare import with_quantised
+
+    return with_quantised(path, options, installation, progress)

@@ -1,4 +1,7 @@
-"""The steps of one compile, from a model's headers to a program on disk or in memory."""
+"""The steps of one compile, from a model's headers to a program on disk or in memory.
+
+What only a compile needs is imported where it is used: a program that is cached is run without it.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +11,31 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cacheir import settings
 from cacheir.artifact import cache as program_cache
 from cacheir.artifact.artifact import Artifact
 from cacheir.artifact.card import Card, CompileOptions
-from cacheir.artifact.compatibility import (
-    buffer_uses,
-    cost_model,
-    find_backend,
-    graph_safety,
-    offered_kernels,
-    providers,
-    selection_rules,
-)
+from cacheir.artifact.compatibility import find_backend
 from cacheir.artifact.lock import Lock, PluginLock
-from cacheir.artifact.make_card import make_card
 from cacheir.artifact.program_key import (
     HeaderFacts,
     lock_plugins,
     make_lock,
 )
 from cacheir.artifact.read import read_artifact
-from cacheir.artifact.weights_manifest import linked_manifest
-from cacheir.artifact.write import Contents, write_artifact
 from cacheir.errors import ArtifactError, LoweringError, ModelError, UnsupportedModelError, UsageError
-from cacheir.ir.graph import Module
-from cacheir.models.decoder_graph import SizeLimits, build_logical
-from cacheir.models.find_model import ModelSource, find_importer, open_model
 from cacheir.models.imported import PLAIN_MODE, ImportedModel
-from cacheir.pipeline.program import Paused, PipelineOptions, PipelineResult, run_pipeline
-from cacheir.pipeline.unpack_recipes import imported_weight_types, with_recipes
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.specs import BackendSpec
-from cacheir.schedule.add_costs import add_costs
-from cacheir.schedule.build_schedule import build_schedule
-from cacheir.schedule.choose_layouts import choose_layouts
-from cacheir.schedule.plan_captures import plan_captures
-from cacheir.schedule.plan_memory import plan_memory
-from cacheir.schedule.plan_records import plan_records
-from cacheir.schedule.plan_steps import run_plan_steps
 from cacheir.schedule.program import Program
-from cacheir.schedule.program_weights import program_weights
-from cacheir.schedule.schedule import Schedule
-from cacheir.schedule.select_kernels import select_kernels
+
+if TYPE_CHECKING:
+    from cacheir.ir.graph import Module
+    from cacheir.models.decoder_graph import SizeLimits
+    from cacheir.pipeline.program import Paused, PipelineResult
+    from cacheir.schedule.schedule import Schedule
 
 # A context that nobody asked for may be longer than this machine has memory for its keys.
 DEFAULT_MAX_SEQ = 8192
@@ -107,6 +91,8 @@ class CompileWork:
 
     def open(self, path: Path) -> ImportedModel:
         """Find the importer and read the model's headers."""
+        from cacheir.models.find_model import ModelSource, find_importer, open_model
+
         importer = find_importer(path, self.installation)
         self.progress(f"reading the headers of {path.name} ({importer.name})")
         model = open_model(ModelSource(path, importer, path.name), self.installation)
@@ -122,6 +108,15 @@ class CompileWork:
 
         ``resume`` goes on with a pipeline that was stopped after a pass.
         """
+        from cacheir.artifact.compatibility import buffer_uses, graph_safety
+        from cacheir.artifact.make_card import make_card
+        from cacheir.schedule.choose_layouts import choose_layouts
+        from cacheir.schedule.plan_captures import plan_captures
+        from cacheir.schedule.plan_memory import plan_memory
+        from cacheir.schedule.plan_records import plan_records
+        from cacheir.schedule.plan_steps import run_plan_steps
+        from cacheir.schedule.program_weights import program_weights
+
         limits = self.limits(model)
         logical = self.build(model, limits)
         options = replace(self.options, modes=self.modes(model))
@@ -169,6 +164,8 @@ class CompileWork:
 
     def limits(self, model: ImportedModel) -> SizeLimits:
         """The upper bounds of the named sizes. UsageError for a context that the model was not made for."""
+        from cacheir.models.decoder_graph import SizeLimits
+
         own = model.spec.max_positions if model.spec else self.options.max_seq or DEFAULT_MAX_SEQ
         if self.options.max_seq > own:
             raise UsageError(
@@ -181,6 +178,9 @@ class CompileWork:
 
     def build(self, model: ImportedModel, limits: SizeLimits) -> Module:
         """The logical module: written from the decoder's description, or what the importer brought."""
+        from cacheir.models.decoder_graph import build_logical
+        from cacheir.pipeline.unpack_recipes import imported_weight_types, with_recipes
+
         if model.spec is None:
             if model.module is None:
                 raise ModelError(f"importer {model.importer!r} gave neither a decoder nor a graph")
@@ -196,6 +196,7 @@ class CompileWork:
         """What each weight is to be quantised into, by canonical key. UsageError for a plain graph, a wrong name."""
         if not self.options.quant:
             return {}
+        from cacheir.pipeline.unpack_recipes import imported_weight_types
         from cacheir.quantisers.choose import quant_plan, quant_text
 
         if model.spec is None:
@@ -223,6 +224,8 @@ class CompileWork:
         resume: Paused | None = None,
     ) -> PipelineResult:
         """All passes and program steps, each verified and recorded; the last arguments as for ``run_pipeline``."""
+        from cacheir.pipeline.program import PipelineOptions, run_pipeline
+
         return run_pipeline(
             logical,
             self.installation.passes.contributions,
@@ -246,6 +249,11 @@ class CompileWork:
 
     def schedule(self, module: Module, options: CompileOptions) -> Schedule:
         """One kernel for each op and row class, and the launches over buffers."""
+        from cacheir.artifact.compatibility import cost_model, offered_kernels, providers, selection_rules
+        from cacheir.schedule.add_costs import add_costs
+        from cacheir.schedule.build_schedule import build_schedule
+        from cacheir.schedule.select_kernels import select_kernels
+
         offered = offered_kernels(self.installation)
         rules = selection_rules(options, self.backend)
         ops = self.installation.ops.by_name()
@@ -261,6 +269,8 @@ class CompileWork:
 
     def write(self, compiled: Compiled, place: Path, *, with_location: bool, materialise: bool) -> Artifact:
         """Put the program on disk and tell the observers."""
+        from cacheir.artifact.write import Contents, write_artifact
+
         self.progress(f"writing {place}")
         lock, weights = compiled.lock, None
         if materialise:
@@ -284,6 +294,8 @@ class CompileWork:
 
     def in_memory(self, compiled: Compiled, place: Path) -> Artifact:
         """The artifact as it would be read from ``place``, with the weights where the model has them."""
+        from cacheir.artifact.weights_manifest import linked_manifest
+
         return Artifact(
             path=place,
             card=compiled.card,

@@ -1,10 +1,14 @@
-// Storage [layer][page][head]{keys, values, scales}: a page of a head is one piece of memory.
+// Storage [page][layer][head]{keys, values, scales}: a page of a head is one piece of memory, and a page of all layers is
+// another, so that a short sequence touches few huge pages. [layer][page] would touch one or two for each layer.
 #include "core/kv_pool.h"
 
 #include <cstring>
 #include <stdexcept>
 
 namespace cacheir {
+namespace {
+constexpr size_t kCacheSpan = 65536;  // the sets of a second-level cache repeat after so many bytes or a multiple
+}
 
 KvPool::KvPool(const KernelTable& table, KvFormat format, int layers, int heads, int head_dim, int pages, int page_tokens)
     : table_(&table), format_(format), layers_(layers), heads_(heads), head_dim_(head_dim), pages_(pages), page_tokens_(page_tokens) {
@@ -16,9 +20,11 @@ KvPool::KvPool(const KernelTable& table, KvFormat format, int layers, int heads,
   value_offset_ = round_up(tokens * dim * bytes, 64);
   scale_offset_ = round_up(value_offset_ + tokens * padded * bytes, 64);
   head_stride_ = scale_offset_ + (format == KvFormat::int8 ? round_up(tokens * 8, 64) : 0);
-  page_stride_ = head_stride_ * static_cast<size_t>(heads);
-  layer_stride_ = page_stride_ * static_cast<size_t>(pages);
-  memory_ = HugeMemory(layer_stride_ * static_cast<size_t>(layers));
+  layer_stride_ = head_stride_ * static_cast<size_t>(heads);
+  page_stride_ = layer_stride_ * static_cast<size_t>(layers);
+  // A piece more, where else all pages of a head began in the same sets of a cache.
+  if (page_stride_ % kCacheSpan == 0) page_stride_ += head_stride_;
+  memory_ = HugeMemory(page_stride_ * static_cast<size_t>(pages));
 }
 
 KvLayer KvPool::layer(int row) const {
@@ -35,10 +41,8 @@ KvLayer KvPool::layer(int row) const {
 }
 
 void KvPool::copy_page(int source, int target) {
-  for (int l = 0; l < layers_; ++l) {
-    uint8_t* base = memory_.data() + layer_stride_ * static_cast<size_t>(l);
-    std::memmove(base + page_stride_ * static_cast<size_t>(target), base + page_stride_ * static_cast<size_t>(source), page_stride_);
-  }
+  uint8_t* base = memory_.data();
+  std::memmove(base + page_stride_ * static_cast<size_t>(target), base + page_stride_ * static_cast<size_t>(source), page_stride_);
 }
 
 void KvPool::read_page(int page, float* out) const {

@@ -106,14 +106,38 @@ py::tuple measure(Runner& runner, const std::string& mode, const py::sequence& r
   }
 }
 
-int64_t add_weight(Runner& runner, const py::sequence& parts, const std::string& kind) {
+bool is_pair(const std::string& kind) {
   if (kind != "stack" && kind != "pair") throw std::invalid_argument("a weight is a stack or a pair, not '" + kind + "'");
+  return kind == "pair";
+}
+
+int64_t add_weight(Runner& runner, const py::sequence& parts, const std::string& kind) {
+  const bool pair = is_pair(kind);
   std::vector<GivenMatrix> given;
   std::vector<StoredMatrix> matrices;
   for (const py::handle part : parts) given.push_back(matrix_of(part));
   for (const GivenMatrix& g : given) matrices.push_back(g.matrix);
   py::gil_scoped_release release;
-  return runner.add_weight(matrices, kind == "pair");
+  return runner.add_weight(matrices, pair);
+}
+
+// Several weights in one stretch without the GIL: a thread that packs takes it once for all of them.
+std::vector<int64_t> add_weights(Runner& runner, const py::sequence& weights) {
+  std::vector<GivenMatrix> given;
+  std::vector<std::pair<std::vector<StoredMatrix>, bool>> all;
+  for (const py::handle weight : weights) {
+    const auto pair = weight.cast<py::tuple>();
+    if (pair.size() != 2) throw std::invalid_argument("a weight is given as its parts and its kind");
+    all.push_back({{}, is_pair(pair[1].cast<std::string>())});
+    for (const py::handle part : pair[0].cast<py::sequence>()) {
+      given.push_back(matrix_of(part));
+      all.back().first.push_back(given.back().matrix);
+    }
+  }
+  py::gil_scoped_release release;
+  std::vector<int64_t> handles;
+  for (const auto& [matrices, pair] : all) handles.push_back(runner.add_weight(matrices, pair));
+  return handles;
 }
 
 void check_page(const KvPool& pool, int page) {
@@ -190,6 +214,7 @@ PYBIND11_MODULE(_cacheir_native, m) {
              return py::array_t<uint8_t>(static_cast<py::ssize_t>(r.arena_bytes()), r.arena(), self);
            }, "uint8 view of the arena, after finish().")
       .def("add_weight", &add_weight, py::arg("parts"), py::arg("kind") = "stack")
+      .def("add_weights", &add_weights, py::arg("weights"), "Handles of several weights, (parts, kind) each.")
       .def("add_vector", [](Runner& r, const py::array_t<float, py::array::c_style | py::array::forcecast>& v) { return r.add_vector(v.data(), static_cast<size_t>(v.size())); }, py::arg("values"))
       .def("open_pool", [](Runner& r, int group, int layers, int heads, int head_dim, int pages, int page_tokens, const std::string& dtype) {
              r.open_pool(group, kv_format(dtype), layers, heads, head_dim, pages, page_tokens);

@@ -69,11 +69,12 @@ class NativeExecutor:
         self._assembled: Assembled | None = None
         self._host: HostCalls | None = None
         self._split: SplitStepper | None = None
+        self._packing: PackedWeights | None = None
         self._open = False
         self._slots: set[int] = set()  # those with a last token
 
     def load(self, program: Program, weights: WeightStore) -> None:
-        """Pack the weights and write the program's instructions.
+        """Write the program's instructions while its weights are packed; ``open_pools`` waits for them.
 
         Raises BackendError where the program is none of a decoder or mixes kernels that cannot run together,
         UsageError where ``unfuse`` names no node.
@@ -101,11 +102,13 @@ class NativeExecutor:
             precise=_is_precise(launches, kernels),
         )
         forms = {name: resolve(spec.entry) for name, spec in kernels.items()}
+        self._packing = PackedWeights(self._runner, weights)
         try:
-            self._assembled = assemble(self._runner, program, launches, forms, PackedWeights(self._runner, weights))
-        except MemoryError as error:
-            raise DeviceOutOfMemory(f"the packed weights do not fit into memory: {error}") from error
-        weights.release()
+            self._assembled = assemble(self._runner, program, launches, forms, self._packing)
+        except BaseException:
+            self._packing.close()
+            raise
+        self._packing.seal()
         self._host = HostCalls(
             self._runner, Interpreter(self._installation.ops.by_name()), weights, self._pools(program)
         )
@@ -114,8 +117,10 @@ class NativeExecutor:
         self._program = program
 
     def open_pools(self, pages: Sequence[int]) -> None:
-        """One pool for each KV group. DeviceOutOfMemory where there is no memory for them."""
-        program = self._loaded()
+        """One pool for each KV group. DeviceOutOfMemory where there is no memory for them or for the packed weights,
+        BackendError for a weight that cannot be packed.
+        """
+        program = self._packed()
         if len(pages) != len(program.groups):
             raise UsageError(
                 f"open_pools takes a page count for each of {len(program.groups)} KV groups, not {len(pages)}"
@@ -234,7 +239,7 @@ class NativeExecutor:
 
     def memory(self) -> MemoryUse:
         """Owned bytes now."""
-        self._loaded()
+        self._packed()
         return MemoryUse(**self._runner.memory())
 
     def counters(self) -> Mapping[str, int]:
@@ -245,7 +250,9 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Let go of weights, pages and threads."""
-        self._program, self._runner, self._split, self._open = None, None, None, False
+        if self._packing is not None:
+            self._packing.close()
+        self._program, self._runner, self._split, self._packing, self._open = None, None, None, None, False
         self._assembled, self._host = None, None
         self._slots.clear()
 
@@ -263,6 +270,18 @@ class NativeExecutor:
         if self._program is None:
             raise BackendError("the executor has no program yet", hint="call load first")
         return self._program
+
+    def _packed(self) -> Program:
+        """The program, once its weights are in the runner."""
+        program = self._loaded()
+        if self._packing is not None:
+            try:
+                self._packing.finish()
+            except MemoryError as error:
+                raise DeviceOutOfMemory(f"the packed weights do not fit into memory: {error}") from error
+            except ValueError as error:
+                raise BackendError(f"the native runner does not take a weight: {error}") from error
+        return program
 
     def _opened(self) -> None:
         if not self._open:

@@ -22,9 +22,8 @@ from cacheir_native.assemble import assemble
 from cacheir_native.instructions import WeightUse
 from cacheir_native.own_formats import PANELS
 from cacheir_native.sizes import Workspace, panel_bytes, pool_bytes, rounded
+from cacheir_native.weights import BATCH_BYTES
 
-# Files stay mapped until so many bytes were packed (weights.py).
-RELEASE_BYTES = 1 << 26
 # A sampler's arrays for each element of the vocabulary and worker (cpp/core/sampling.cpp).
 SAMPLER_BYTES = 20
 # Resident bytes of a launch and its instruction, as Python objects and in the runner.
@@ -62,7 +61,8 @@ def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -
     samplers = threads * SAMPLER_BYTES * program.spec.vocab_size if runner.samples else 0
     return MemoryForecast(
         use=MemoryUse(weights=weights.nbytes, kv=kv, arena=runner.nbytes, workspace=workspace),
-        loading=min(stored, RELEASE_BYTES + largest),
+        # Pages of the files are given back after each batch.
+        loading=min(stored, BATCH_BYTES + largest),
         host=samplers + LAUNCH_BYTES * sum(len(list_) for list_ in launches.values()),
         untouched=runner.nbytes - few_rows.nbytes,
     )

@@ -27,6 +27,7 @@ _CODES = {
 }
 _MINIMUM = frozenset({"q4_1", "q5_1", "q2_k", "q4_k", "q5_k"})
 _HALF_BLOCKS = frozenset({"q2_k", "q3_k", "q6_k"})
+_CACHE_SPAN = 65536  # kCacheSpan of kv_pool.cpp
 _KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
 _PRODUCTS = ("linear", "qkv", "swiglu", "head_argmax")
 
@@ -60,7 +61,8 @@ def pool_bytes(kind: KVType, pages: int, page_tokens: int, dtype: str) -> int:
     values = rounded(page_tokens * kind.head_dim * element)
     scales = rounded(values + page_tokens * rounded(kind.head_dim, 16) * element)
     head = scales + (rounded(page_tokens * 8) if dtype == "int8" else 0)
-    return head * kind.heads * pages * kind.layers
+    page = head * kind.heads * kind.layers
+    return (page + (head if page % _CACHE_SPAN == 0 else 0)) * pages
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ def make_group(commands: Mapping[str, Command], relist: Relist, **options: Any) 
 
 def load_command(command: Command) -> Any:
     """Import a command's app; ``PluginError`` where it is no ``typer.Typer`` and no function."""
+    from cacheir.cli.plain_values import take_plain_values
     from cacheir.plugins.ref import resolve
 
     app = resolve(command.app)
@@ -70,6 +71,7 @@ def load_command(command: Command) -> Any:
     loaded.name = command.name
     if not loaded.help:
         loaded.help = command.help
+    take_plain_values(loaded)
     return loaded
 
 

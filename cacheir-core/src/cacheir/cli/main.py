@@ -98,6 +98,7 @@ def _run_command(arguments: list[str], known: Survey, key: survey.Key) -> int:
     import typer
 
     from cacheir.cli.lazy import make_group
+    from cacheir.cli.plain_values import take_plain_values
 
     def relist(name: str) -> tuple[Mapping[str, Command], str]:
         from cacheir.plugins.providers import hint_for
@@ -124,7 +125,9 @@ def _run_command(arguments: list[str], known: Survey, key: survey.Key) -> int:
     ) -> None:
         """Both are read before typer sees the arguments; they stand here for the help page."""
 
-    return _invoke(typer.main.get_command(app), arguments)
+    command = typer.main.get_command(app)
+    take_plain_values(command)
+    return _invoke(command, arguments)
 
 
 def _invoke(command: Any, arguments: list[str]) -> int:
