@@ -2,6 +2,7 @@
 #include "core/program_check.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -74,7 +75,7 @@ struct Checker {
     if (heads % static_cast<size_t>(kv.heads())) fail("heads must be a multiple of the pool's");
     place(i.q, heads * dim, "q");
     place(i.out, heads * dim, "out");
-    if (i.window < 0) fail("window must not be negative");
+    if (i.window < 0 || i.window > std::numeric_limits<int>::max()) fail("window must be a number of keys from 0 on that fits an int");
     if (!(i.softcap >= 0)) fail("softcap must not be negative");
     const size_t group = static_cast<size_t>(i.group);
     if (needs.windows.size() <= group) needs.windows.resize(group + 1, -1);
@@ -161,6 +162,7 @@ struct Checker {
         break;
       }
       case Opcode::sample:
+        if (section_name.find('/') == std::string::npos) fail("only a head samples: main has no rows that were picked");
         if (i.width != runner.options_.vocabulary) fail("width must be the vocabulary's");
         place(i.x, width, "x");
         needs.samples = true;
