@@ -1,0 +1,128 @@
+"""Packed weights are what the products of the decode chain read: there and back, and by the kernel's own indexing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed, and weights are packed by it")
+
+from cacheir_cuda.chain import arguments, tiles  # noqa: E402
+from cacheir_cuda.chain.packing import pack, unpack  # noqa: E402
+from cacheir_cuda.chain.tiles import Tile  # noqa: E402
+
+SOURCES = Path(__file__).resolve().parents[1] / "cpp"
+SMALL = [
+    (Tile("qkv", 16, 2, 4, "registers", 1, 0), 64, 256),
+    (Tile("residual", 8, 1, 2, "registers", 1, 0), 24, 256),
+    (Tile("residual", 4, 1, 2, "shared", 1, 0), 12, 512),
+    (Tile("swiglu", 16, 3, 2, "registers", 1, 0), 96, 128),
+]
+needs_sources = pytest.mark.skipif(not SOURCES.is_dir(), reason="the kernels' sources are in the tree alone")
+
+
+@pytest.mark.parametrize(("tile", "rows", "columns"), SMALL)
+def test_there_and_back(tile: Tile, rows: int, columns: int) -> None:
+    matrix = torch.from_numpy(np.random.default_rng().standard_normal((rows, columns), np.float32))
+    assert torch.equal(unpack(pack(matrix, tile), tile, rows, columns), matrix)
+
+
+@pytest.mark.parametrize(("tile", "rows", "columns"), SMALL)
+def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns: int) -> None:
+    """cpp/product.cuh, step by step: 8 elements of a lane are a fragment of rows g and g + 8 of its tile."""
+    random = np.random.default_rng()
+    matrix, x = random.standard_normal((rows, columns)), random.standard_normal(columns)
+    packed = pack(torch.from_numpy(matrix), tile).numpy()
+    parts = 16 // tile.rows
+    part = columns // parts
+    slice_ = part // tile.warps
+    steps = slice_ // 32
+    outputs = np.zeros(rows)
+    for block in range(tile.blocks(rows)):
+        sums = np.zeros((tile.tiles, 16))
+        for warp in range(tile.warps):
+            for step in range(steps):
+                for n in range(tile.tiles):
+                    for half in range(2):
+                        at = ((((block * tile.warps + warp) * steps + step) * tile.tiles + n) * 2 + half) * 256
+                        for lane in range(32):
+                            g, t = lane >> 2, lane & 3
+                            first = warp * slice_ + 32 * step + 8 * t + 4 * half
+                            a = packed[at + 8 * lane : at + 8 * lane + 8].reshape(2, 2, 2)  # columns, rows, pair
+                            for side in range(2):
+                                row = g + 8 * side
+                                k = row // tile.rows * part + first
+                                sums[n, row] += a[:, side].ravel() @ x[k : k + 4]
+        if tile.kind == "swiglu":
+            for n in range(tile.tiles):
+                gate = (block * tile.tiles + n) * 8
+                outputs[gate : gate + 8], outputs[rows // 2 + gate : rows // 2 + gate + 8] = sums[n, :8], sums[n, 8:]
+        else:
+            folded = sums.reshape(tile.tiles, parts, tile.rows).sum(1).ravel()
+            outputs[block * len(folded) : (block + 1) * len(folded)] = folded
+    np.testing.assert_allclose(outputs, matrix @ x, rtol=1e-9, atol=1e-9)
+
+
+def test_a_matrix_that_is_no_whole_number_of_tiles_is_refused() -> None:
+    tile = Tile("qkv", 16, 2, 4, "registers", 1, 0)
+    for shape in ((48, 256), (64, 192)):
+        with pytest.raises(ValueError, match=r"64 x 192|48 x 256"):
+            pack(torch.zeros(shape), tile)
+
+
+@pytest.mark.parametrize(("shape", "tile"), tiles.CHOICES.items(), ids=str)
+def test_every_choice_fits_its_matrix_and_the_chip(shape: tuple[str, int, int], tile: Tile) -> None:
+    kind, rows, columns = shape
+    assert tile.kind == kind
+    assert tile.blocks(rows) * tile.rows * tile.tiles == rows
+    parts = 16 // tile.rows
+    assert columns % (parts * tile.warps * 32) == 0
+    finishing = tile.tiles * (8 if kind == "swiglu" else tile.rows)
+    assert finishing <= tile.warps * 8, "four threads finish one output"
+    assert 32 * tile.warps <= 1024
+    assert tile.fit * tile.shared_bytes(columns) <= 227 * 1024
+    assert tile.fit * tile.warps * 32 <= 2048
+
+
+@needs_sources
+def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
+    text = (SOURCES / "decode_chain.cu").read_text()
+    products = re.findall(r"^PRODUCT\((\w+), (\d+), (\d+), (\d+), (\d+), (\w+), (\d+), (\d+)\)", text, re.MULTILINE)
+    made = {
+        Tile(kind, int(rows), int(count), int(warps), hold, int(fit), int(pace)).kernel(int(columns))
+        for kind, columns, rows, count, warps, hold, fit, pace in products
+    }
+    attentions = re.findall(r"^ATTENTION\((\d+), (\d+), (\w+), (?:true|false), (\d)\)", text, re.MULTILINE)
+    made |= {f"attention_{kind}_q{heads}_kv{kv}_b{fit}" for heads, kv, kind, fit in attentions}
+    made |= {f"head_h{width}_r{rows}" for width, rows in re.findall(r"^HEAD_OF\((\d+), (\d+)\)", text, re.MULTILINE)}
+    assert made | {tiles.ADVANCE} == tiles.all_kernels()
+
+
+@needs_sources
+@pytest.mark.parametrize(
+    ("file", "structure", "ours"),
+    [
+        ("product.cuh", "ProductArguments", arguments.Product),
+        ("attention.cuh", "AttentionArguments", arguments.Attention),
+        ("head.cuh", "HeadArguments", arguments.Head),
+        ("head.cuh", "AdvanceArguments", arguments.Advance),
+    ],
+)
+def test_arguments_are_the_structures_of_the_sources(file: str, structure: str, ours: type) -> None:
+    text = (SOURCES / file).read_text()
+    body = text.partition(f"struct {structure} {{")[2].partition("};")[0]
+    found: list[tuple[str, str]] = []
+    for line in body.splitlines():
+        declared = line.partition("//")[0].strip().rstrip(";")
+        if not declared or declared == "TRACE_FIELD":
+            continue
+        kind, _, names = declared.removeprefix("const ").partition(" ")
+        for name in names.split(","):
+            pointer = "*" in name
+            found.append((name.strip(" *"), "pointer" if pointer else kind))
+    sizes = {"pointer": "c_void_p", "int": "c_int", "float": "c_float"}
+    given = [(field[0], field[1].__name__) for field in ours._fields_]  # type: ignore[attr-defined]
+    assert [(name, sizes[kind]) for name, kind in found] == given
