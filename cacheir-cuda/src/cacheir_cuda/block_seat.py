@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from cacheir.plugins import KernelSpec
+from cacheir.runtime.executor import ExecutorOptions
 from cacheir.schedule.flatten import Launch
 from cacheir_cuda.binding import BoundLaunch, Surroundings
 from cacheir_cuda.kernels.triton_refusals import why_not_here
@@ -26,16 +27,14 @@ class BlockSeat:
         kernels: Mapping[str, KernelSpec],
         device: torch.device,
         options: CudaOptions,
-        *,
-        batch_invariant: bool,
-        unfused: bool,
+        asked: ExecutorOptions,
     ) -> None:
         self._device = device
         self._dtype: torch.dtype = getattr(torch, options.dtype)
         self._pdl = options.programmatic_launch and device.type == "cuda" and _hopper(device)
         self._space = Workspace(device)
         self._plans: dict[str, MainPlan] = {}
-        self.reason = _why_not(options, batch_invariant, unfused)
+        self.reason = _why_not(options, asked)
         if self.reason:
             return
         for mode, launches in mains.items():
@@ -72,14 +71,14 @@ class BlockSeat:
         self._space.clear()
 
 
-def _why_not(options: CudaOptions, batch_invariant: bool, unfused: bool) -> str:
+def _why_not(options: CudaOptions, asked: ExecutorOptions) -> str:
     if not options.blocks:
         return "blocks are switched off"
-    if unfused:
+    if asked.unfuse:
         return "a node runs by its meaning (unfuse)"
     if options.dtype == "float32":
         return "matrices are float32, and the blocks multiply 16 bits"
-    if batch_invariant:
+    if asked.batch_invariant:
         return "cuBLAS sums in an order of its own for each number of rows"
     return why_not_here() or ""
 

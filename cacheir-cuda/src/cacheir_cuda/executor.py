@@ -119,14 +119,7 @@ class CudaExecutor:
         record = self._own.use_cuda_graph and self._device.type == "cuda"
         self._graphs = DecodeGraphs(self._decode_step, self._device, record)
         self._prefills = PrefillGraphs(self._prefill_step, self._device, record)
-        self._blocks = BlockSeat(
-            self._main,
-            self._kernels,
-            self._device,
-            self._own,
-            batch_invariant=self._options.batch_invariant,
-            unfused=bool(self._options.unfuse),
-        )
+        self._blocks = BlockSeat(self._main, self._kernels, self._device, self._own, self._options)
         try:
             arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
             self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
@@ -217,11 +210,9 @@ class CudaExecutor:
     def counters(self) -> Mapping[str, int]:
         """How often a graph was recorded, a decode step ran without one (also by reason), an op ran by meaning."""
         reasons = {f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())}
-        captures = 0
-        if self._program is not None:
-            captures = self._graphs.captures + self._prefills.captures + self._chain.captures
+        kept = [self._graphs.captures, self._prefills.captures] if self._program is not None else []
         return {
-            "captures": captures,
+            "captures": sum(kept) + self._chain.captures,
             "graph_misses": sum(self._misses.values()),
             "fallbacks": self._meaning.count if self._program is not None else 0,
             **self._chain.counters(),
@@ -299,8 +290,8 @@ class CudaExecutor:
         bound = self._bind_main("prefill", {value.name: _shape(value.type, named) for value in main.inputs}, named)
         if not sizes.head:
             return PrefillStep(bound.inputs, bound.launches, bound.rows, None)
-        head = self._heads.bind_on("prefill", sizes.head, bound.rows)
-        return PrefillStep(bound.inputs, (*bound.launches, *head.launches), bound.rows, head.output)
+        made = self._heads.bind_on("prefill", sizes.head, bound.rows)
+        return PrefillStep(bound.inputs, (*bound.launches, *made.launches), bound.rows, made.output)
 
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
         staged = self._staged(step)
