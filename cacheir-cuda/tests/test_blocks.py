@@ -24,7 +24,6 @@ from cacheir_cuda.prefill_graphs import bucket_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled for a GPU in this run"),
-    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
 ]
 CPU = torch.device("cpu")
 

@@ -41,7 +41,9 @@ def _largest(peaks, row, tiles, TILES: tl.constexpr):
 def _scaled(logits, mask, peaks, temperature, row, at, size, words, tiles, MASKED: tl.constexpr, TILES: tl.constexpr):
     """z of the reference, and its bits without the sign: the smaller, the likelier."""
     found = _tile_logits(logits, mask, row, at, size, words, MASKED)
-    z = tl.div_rn(found - _largest(peaks, row, tiles, TILES), temperature + 0.0 * found)
+    largest = _largest(peaks, row, tiles, TILES)
+    largest = tl.where((largest < float("inf")) & (largest > float("-inf")), largest, 0.0)  # else there is no token
+    z = tl.div_rn(found - largest, temperature + tl.zeros_like(found))
     return z, z.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
