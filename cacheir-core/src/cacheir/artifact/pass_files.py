@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cacheir.artifact.folded_diff import fold_diff, unfold_diff
 from cacheir.artifact.layout import RECORDS, TIMES, read_bytes
 from cacheir.artifact.seal import open_sealed, sealed_bytes
 from cacheir.errors import ArtifactDamagedError
@@ -45,7 +46,7 @@ def pass_files(records: Sequence[PassRecord]) -> Iterator[tuple[str, bytes]]:
     kept = []
     for record, name in zip(records, names):
         if name:
-            yield name, record.diff.encode("utf-8")
+            yield name, fold_diff(record.diff).encode("utf-8")
         kept.append(
             KeptRecord(
                 name=record.name,
@@ -95,7 +96,7 @@ def _restored(folder: Path, record: KeptRecord, seconds: float) -> PassRecord:
             after=record.after,
             seconds=seconds,
             graph=record.graph,
-            diff=read_bytes(folder, record.diff).decode("utf-8") if record.diff else "",
+            diff=unfold_diff(read_bytes(folder, record.diff).decode("utf-8")) if record.diff else "",
             counts=record.counts,
             rewrites=record.rewrites,
             notes=record.notes,
