@@ -1,8 +1,8 @@
 """Which test holds which case of the bug reports: every number has some, and every test that is named is there.
 
 The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
-(B), the numeric and quantised ones (C, F) that need no server, those of the scheduler (D20), and those of plugins and
-of a compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests
+(B), the numeric and quantised ones (C, F), all of the engine and the server (D), and those of plugins, of optional
+packages and of a compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests
 elsewhere hold besides is listed here.
 """
 
@@ -19,13 +19,17 @@ CASES = """
 A01 A02 A04 A05 A07 A09 A11 A12 A13 A15 A16 A17 A19 A20 A21 A22 A24 A25 A28 A29
 B01 B03 B04 B05 B07 B09 B10 B11 B12 B13 B15 B17 B18 B20 B21 B23 B25 B27 B28 B30 B31 B32
 C01 C02 C03 C04 C06 C08 C11 C12 C13
-D20
-E03 E06 E07 E09
+D01 D04 D06 D07 D09 D10 D11 D12 D14 D15 D17 D18 D19 D20 D21 D22 D24 D25 D27 D29
+E01 E03 E05 E06 E07 E09 E13
 F01 F02 F04 F06 F07 F09 F10 F11 F13 F14 F15
 """.split()
 
 _IMPORTERS, _CORE = "cacheir-importers/tests", "cacheir-core/tests"
 _ENGINE = f"{_CORE}/runtime/test_engine_cases.py"
+_COMPLETIONS = "cacheir-server/tests/test_completions.py"
+_REFUSALS = "cacheir-server/tests/test_refusals.py"
+_FAULTY, _OPTIONAL = "tests/plugins/test_faulty_distributions.py", "tests/plugins/test_optional_dependencies.py"
+_STARTUP = "tests/startup/test_startup.py"
 
 # case -> tests of other folders, FILE::TEST
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -145,8 +149,66 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "C08": (f"{_ENGINE}::test_c08_chunks_end_anywhere",),
     "C11": (f"{_ENGINE}::test_c11_pages_come_back_however_a_request_ends",),
     "C12": (f"{_ENGINE}::test_c12_one_ends_in_the_step_in_which_another_must_leave",),
+    "D01": (
+        "cacheir-server/tests/test_disconnects.py::test_case_d01_running_waiting_and_prefilling_requests_end_with_their_clients",
+        "cacheir-server/tests/test_disconnects.py::test_case_d01_a_client_that_does_not_read_costs_no_more_than_its_answer",
+        "cacheir-server/tests/test_disconnects.py::test_a_client_that_closes_its_sending_side_leaves_nothing_running",
+    ),
+    "D04": (f"{_COMPLETIONS}::test_case_d04_a_stop_string_that_spans_tokens_is_never_seen",),
+    "D06": (f"{_COMPLETIONS}::test_case_d06_the_envelope_of_a_stream",),
+    "D07": (
+        f"{_COMPLETIONS}::test_case_d07_the_reason_is_each_choices_own",
+        f"{_CORE}/runtime/test_answer.py::test_case_d07_an_ending_token_within_the_limit_is_a_stop",
+    ),
+    "D09": (f"{_COMPLETIONS}::test_case_d09_logprobs_are_finite_and_bytes_join_to_the_text",),
+    "D10": (f"{_COMPLETIONS}::test_case_d10_echo_with_no_tokens_scores_the_prompt_hot_and_cold_alike",),
+    "D11": (f"{_COMPLETIONS}::test_case_d11_the_limits_of_tokens",),
+    "D12": (
+        f"{_REFUSALS}::test_case_d12_bad_values_are_named",
+        f"{_REFUSALS}::test_null_means_the_default_and_legal_negatives_are_taken",
+        f"{_CORE}/runtime/test_sampling.py::test_case_d12_bad_values_are_named",
+    ),
+    "D14": (
+        f"{_REFUSALS}::test_case_d14_half_a_surrogate_pair_is_refused_and_a_whole_one_is_text",
+        f"{_CORE}/runtime/test_encode.py::test_case_d14_half_a_surrogate_pair_is_no_text",
+        f"{_IMPORTERS}/test_gguf_tokenizer.py::test_d14_half_a_surrogate_pair_is_the_requests_fault",
+    ),
+    "D15": (
+        f"{_COMPLETIONS}::test_case_d15_a_seed_gives_the_same_tokens_and_its_choices_differ",
+        f"{_CORE}/runtime/test_sampling.py::test_case_d15_a_seed_does_not_depend_on_neighbours",
+    ),
+    "D17": (
+        "cacheir-server/tests/test_several_choices.py::test_case_d17_each_choice_has_its_index_its_reason_and_its_tokens",
+        "cacheir-server/tests/test_several_choices.py::test_case_d17_a_choice_that_stops_early_is_counted_as_it_is",
+        "cacheir-server/tests/test_several_choices.py::test_case_d17_greedy_choices_are_alike_and_too_many_are_refused",
+    ),
+    "D18": (f"{_COMPLETIONS}::test_case_d18_a_prompt_that_is_too_long_says_both_numbers",),
+    "D19": (f"{_REFUSALS}::test_case_d19_what_cannot_fit_the_pages_is_refused_and_the_rest_ends",),
     "D20": (f"{_ENGINE}::test_d20_neither_long_nor_short_prompts_starve",),
+    "D21": (f"{_REFUSALS}::test_case_d21_a_full_queue_refuses_at_once_and_frees_its_places",),
+    "D22": (f"{_REFUSALS}::test_case_d22_every_route_needs_the_key",),
+    "D24": (f"{_REFUSALS}::test_case_d24_a_model_is_a_name",),
+    "D25": (f"{_REFUSALS}::test_case_d25_a_body_above_the_limit_is_not_read",),
+    "D27": (
+        f"{_REFUSALS}::test_case_d27_metrics_add_up_and_stand_still_while_idle",
+        f"{_REFUSALS}::test_case_d27_the_names_types_and_labels_are_these",
+    ),
+    "D29": (
+        f"{_REFUSALS}::test_case_d29_what_is_no_request",
+        f"{_REFUSALS}::test_case_d29_wrong_paths_methods_and_types",
+        "tests/server/test_schemathesis.py::test_no_answer_is_the_servers_fault",
+    ),
+    "E01": (
+        f"{_FAULTY}::test_it_costs_itself_alone",
+        f"{_FAULTY}::test_strict_mode_makes_it_an_error",
+        f"{_FAULTY}::test_a_plugin_that_takes_three_seconds",
+    ),
     "E03": ("tests/plugins/test_spawned_workers.py::test_e03_entry_points_are_known_in_every_child",),
+    "E05": (
+        f"{_STARTUP}::test_help_and_version",
+        f"{_STARTUP}::test_looking_at_plugins_imports_nothing_heavy",
+        f"{_STARTUP}::test_importing_the_library",
+    ),
     "E06": (
         "cacheir-native/tests/test_numpy_kernels.py::test_kernels_that_are_not_built_refuse_and_forced_ones_are_an_error",
     ),
@@ -155,6 +217,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cacheir-native/tests/test_building_blocks.py::test_instruction_set_can_be_forced_and_a_wrong_name_is_an_error",
     ),
     "E09": (f"{_CORE}/bench/test_environment.py::test_case_e09_quotas_of_control_groups",),
+    "E13": (
+        f"{_OPTIONAL}::test_absent",
+        f"{_OPTIONAL}::test_too_old_or_too_new",
+        f"{_OPTIONAL}::test_fitting",
+        f"{_OPTIONAL}::test_a_plugin_module_that_needs_it_at_import",
+    ),
     "F01": (
         f"{_CORE}/formats/test_classic.py::test_f01_f02_nibble_order_sign_of_the_minimum_and_fifth_bits",
         "cacheir-native/tests/test_building_blocks.py::test_packing_keeps_every_bit_of_a_format",
