@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import cacheir
 from cacheir.artifact.card import CompileOptions
 from cacheir.bench.memory_fit import Demand, MemoryPlanner
 from cacheir.cli.plan import app
+from cacheir.cli.sizes import parse_size
 from cacheir.compile import compile_model
 from cacheir.errors import BackendError, UsageError
 from cacheir.plugins.installation import default
@@ -89,7 +91,9 @@ def test_the_command(tiny: Path) -> None:
     words = [str(tiny), "--backend", "native", "--context", "256", "--concurrency", "4"]
     shown = CliRunner().invoke(app, [*words, "--memory", "2GiB"])
     assert shown.exit_code == 0, shown.output
-    assert "4 sequences of 256 positions" in shown.stdout and "fits into 2.1 GB" in shown.stdout
+    assert "4 sequences of 256 positions" in shown.stdout and "fits into 2.0GiB: " in shown.stdout
+    sizes = re.findall(r"[\d.]+ ?(?:[kMGKT]i?B|B)\b", shown.stdout)
+    assert len(sizes) > 10 and all(size == "0B" or (size.endswith("iB") and parse_size(size, "-")) for size in sizes)
     answer = json.loads(CliRunner().invoke(app, [*words, "--memory", "1MB", "--json"]).stdout)
     assert answer["fits"] is False and answer["ways_to_fit"] == []
     assert answer["owned"]["total"] == sum(answer["owned"][part] for part in ("weights", "kv", "arena", "workspace"))

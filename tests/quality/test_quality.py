@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cacheir.cli.main import run
+from cacheir.compile import compile_model
 from cacheir.errors import UsageError
 from cacheir.models.find_model import ModelSource, find_importer, open_model
 from cacheir.plugins.installation import default
@@ -156,3 +157,22 @@ def test_the_report_that_is_kept_holds_its_marks() -> None:
     assert set(report["forms"]) <= {"the model itself", *module.FORMS}
     assert len(report["marks"]) == 6 and all(report["marks"].values())
     assert report["marks"] == module.marks(report["twin"]["largest_difference"], report["forms"])
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (["no-such-model"], "there is no model at no-such-model"),
+        (["--quant", "int3"], "int3"),
+        (["ARTIFACT", "--quant", "int4"], "whose weights are what they are"),
+    ],
+)
+def test_the_second_model_is_checked_before_the_first_is_scored(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], second: list[str], said: str
+) -> None:
+    if "ARTIFACT" in second:
+        compile_model(tiny, target="cpu", output=tmp_path / "ARTIFACT")
+    words = [str(tmp_path / word) if word == "ARTIFACT" else word for word in second]
+    assert run(["quality", str(tiny), *words]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors and "scoring" not in errors and "loading" not in errors

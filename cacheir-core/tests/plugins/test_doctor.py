@@ -125,6 +125,39 @@ def test_a_probe_that_raises_is_a_reason(write_module: Write, installed: Make) -
     assert "backend toy: its probe raised OSError: odd" in [finding.text for finding in findings(installation, "toy")]
 
 
+@pytest.mark.parametrize(
+    ("targets", "notes"),
+    [
+        ((), []),
+        (("toy", "toy.fast"), []),
+        (("toy.fst",), [("pass 'tidy' is for 'toy.fst', and no backend has it", "did you mean 'toy.fast'?")]),
+        (("toy", "abacus"), [("pass 'tidy' is for 'abacus', and no backend has it", "targets: cuda.one, toy.fast")]),
+        (("cuda",), []),  # covers cuda.one, of a backend by another name
+        (("cuda.on",), [("pass 'tidy' is for 'cuda.on', and no backend has it", "did you mean 'cuda.one'?")]),
+    ],
+)
+def test_a_pass_for_a_target_that_nobody_has(
+    write_module: Write, installed: Make, targets: tuple[str, ...], notes: list[tuple[str, str]]
+) -> None:
+    source = f"""
+        from cacheir.plugins import BackendSpec, PassSpec, Stage, hookimpl
+
+        def probe():
+            return None
+
+        @hookimpl
+        def cacheir_register_backends():
+            yield BackendSpec(name="toy.fast", summary="", targets=("cuda.one",), executor=probe, probe=probe)
+
+        @hookimpl
+        def cacheir_register_passes():
+            yield PassSpec(name="tidy", run=probe, stage=Stage.TARGET, summary="", targets={targets!r})
+    """
+    found = findings(installed(write_module("tidy", source)), "tidy")
+    assert [(finding.text, finding.hint) for finding in found if finding.status == "note"] == notes
+    assert not [finding for finding in found if finding.status == "FAIL"]
+
+
 CHECK = """
     from cacheir.plugins import CheckResult, CheckSpec, hookimpl
 

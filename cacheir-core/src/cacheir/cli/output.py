@@ -69,5 +69,14 @@ def size_text(nbytes: float) -> str:
     return f"{nbytes:.1f} GB"
 
 
+def memory_text(nbytes: float) -> str:
+    """A size of memory for people, in units of 1024 as ``--memory`` takes them: ``2.0GiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f}{unit}" if unit == "B" else f"{nbytes:.1f}{unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f}GiB"
+
+
 def _cell(value: object) -> str:
     return " ".join(str(value).split("\n"))

@@ -14,7 +14,7 @@ from cacheir.bench.environment import memory as machine_memory
 from cacheir.bench.environment import resident_memory_bytes
 from cacheir.bench.memory_fit import Demand, MemoryPlan, MemoryPlanner
 from cacheir.cli import model_options
-from cacheir.cli.output import print_json, size_text, table
+from cacheir.cli.output import memory_text, print_json, table
 from cacheir.cli.sizes import parse_size
 from cacheir.errors import UsageError
 from cacheir.models.find_model import find_path
@@ -110,7 +110,7 @@ def _text(plan: MemoryPlan, model: str, backend: str) -> str:
                 [(name, _signed(size), what) for name, size, what in more if size],
                 right=("SIZE",),
             ),
-            f"most at once: {size_text(plan.total)}, {size_text(plan.resident)} of it beyond the imports",
+            f"most at once: {memory_text(plan.total)}, {memory_text(plan.resident)} of it beyond the imports",
         )
     )
 
@@ -118,22 +118,22 @@ def _text(plan: MemoryPlan, model: str, backend: str) -> str:
 def _verdict(plan: MemoryPlan, available: int, ways: list[MemoryPlan]) -> str:
     spare = available - plan.total
     if spare >= 0:
-        return f"fits into {size_text(available)}: {size_text(spare)} to spare"
-    lines = [f"does not fit into {size_text(available)}: {size_text(-spare)} too much"]
+        return f"fits into {memory_text(available)}: {memory_text(spare)} to spare"
+    lines = [f"does not fit into {memory_text(available)}: {memory_text(-spare)} too much"]
     if ways:
         lines.append("what would fit:")
-        lines += [f"  {plan.demand.flags(way.demand)}  ({size_text(way.total)})" for way in ways]
+        lines += [f"  {plan.demand.flags(way.demand)}  ({memory_text(way.total)})" for way in ways]
     else:
-        lines.append(f"no setting makes it fit: its weights alone take {size_text(plan.forecast.use.weights)}")
+        lines.append(f"no setting makes it fit: its weights alone take {memory_text(plan.forecast.use.weights)}")
     return "\n".join(lines)
 
 
 def _sizes(use: Any) -> tuple[str, ...]:
-    return tuple(size_text(size) for size in (use.weights, use.kv, use.arena, use.workspace, use.total))
+    return tuple(memory_text(size) for size in (use.weights, use.kv, use.arena, use.workspace, use.total))
 
 
 def _signed(size: int) -> str:
-    return f"-{size_text(-size)}" if size < 0 else size_text(size)
+    return f"-{memory_text(-size)}" if size < 0 else memory_text(size)
 
 
 def _json(plan: MemoryPlan) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def _about_plugin(installation: Installation, plugin: Plugin, closely: bool) -> 
         findings += _requirements(plugin)
         findings += _references(installation, plugin, closely)
         findings += _backends(installation, plugin)
+        findings += _pass_targets(installation, plugin)
         findings += _checks(installation, plugin)
     return Section(title, tuple(findings))
 
@@ -185,6 +186,19 @@ def _backends(installation: Installation, plugin: Plugin) -> Iterator[Finding]:
         if contribution.plugin is plugin:
             name = contribution.spec.name
             yield Finding("idle", f"backend {name}: {idle[name]}") if name in idle else Finding("ok", f"backend {name}")
+
+
+def _pass_targets(installation: Installation, plugin: Plugin) -> Iterator[Finding]:
+    """Passes that never run: they are for a target that no backend has, nor anything under it."""
+    known = sorted({name for spec in installation.backends for name in (spec.name, *spec.targets)})
+    for contribution in installation.passes.contributions:
+        if contribution.plugin is not plugin:
+            continue
+        for target in contribution.spec.targets:
+            if not any(name == target or name.startswith(f"{target}.") for name in known):
+                close = get_close_matches(target, known, n=1, cutoff=0.7)
+                hint = f"did you mean {close[0]!r}?" if close else f"targets: {', '.join(known) or 'none'}"
+                yield Finding("note", f"pass {contribution.spec.name!r} is for {target!r}, and no backend has it", hint)
 
 
 def _checks(installation: Installation, plugin: Plugin) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from cacheir.quality.compare import Comparison, compare
 from cacheir.quality.protocol import WINDOW, Protocol, protocol
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir.runtime.open_model import OpenModel
-from cacheir.runtime.opening import Opened, OpenOptions, open_anything
+from cacheir.runtime.opening import Opened, OpenOptions, find_program, open_anything
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +73,14 @@ def baseline(subject: Subject, choice: TextChoice, installation: Installation, p
         opened.model.executor.close()
 
 
+def check_subject(subject: Subject, installation: Installation, progress: Progress) -> None:
+    """Compile a model as it will be opened, so that what is wrong with it is said before another is scored.
+
+    No weight is read. Raises what ``find_program`` raises.
+    """
+    find_program(subject.model, _open_options(subject), installation, progress)
+
+
 def compared(
     subject: Subject, choice: TextChoice, reference: Baseline, installation: Installation, progress: Progress
 ) -> tuple[Comparison, Artifact]:
@@ -99,9 +107,12 @@ def _protocol(model: OpenModel, choice: TextChoice) -> Protocol:
 
 def open_subject(subject: Subject, installation: Installation, progress: Progress) -> Opened:
     """The model, compiled where it must be; its executor is the caller's to close."""
-    options = OpenOptions(
+    return open_anything(subject.model, _open_options(subject), installation, progress)
+
+
+def _open_options(subject: Subject) -> OpenOptions:
+    return OpenOptions(
         backend=subject.backend,
         compile=CompileOptions(quant=subject.quant, precise=subject.precise),
         executor=ExecutorOptions(kv_dtype=subject.kv_dtype),
     )
-    return open_anything(subject.model, options, installation, progress)

@@ -54,7 +54,7 @@ def open_anything(
     model: str | Path | Artifact, options: OpenOptions, installation: Installation, progress: Progress
 ) -> Opened:
     """Compiles where it must, loads, and opens the pools. Everything that was opened is closed again on an error."""
-    artifact, choice = _artifact(model, options, installation, progress)
+    artifact, choice = find_program(model, options, installation, progress)
     backend = installation.backends[artifact.program.backend]
     executor_options = replace(
         options.executor,
@@ -117,9 +117,13 @@ def open_tokenizer(source: TokenizerSource, installation: Installation) -> Token
     return tokenizer
 
 
-def _artifact(
+def find_program(
     model: Any, options: OpenOptions, installation: Installation, progress: Progress
 ) -> tuple[Artifact, BackendChoice]:
+    """The program that ``open_anything`` would load, compiled where it must be, and the backend; no weight is read.
+
+    Raises what finding, compiling and choosing a backend raise, so it tells whether ``options`` are possible.
+    """
     from cacheir.artifact import layout
     from cacheir.artifact.artifact import Artifact
     from cacheir.artifact.card import CompileOptions
