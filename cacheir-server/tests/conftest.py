@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from cacheir.artifact.lock import Lock, PluginLock
+from cacheir.plugins.specs import PassRecord, Stage
 from cacheir.runtime.engine.engine import Engine, default_limits
 from cacheir.runtime.open_model import OpenModel
 from cacheir.runtime.runtime import Runtime
@@ -21,6 +23,13 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+PLUGIN = PluginLock(distribution="cacheir-core", version="1", fingerprint="f" * 64)
+RECORDS = tuple(
+    PassRecord(
+        name="drop", plugin="core", stage=Stage.MODE, mode="decode", outcome=outcome, before="", after="", seconds=0.0
+    )
+    for outcome in ("changed", "unchanged")
+)
 
 
 class FakeRuntime(Runtime):
@@ -28,7 +37,8 @@ class FakeRuntime(Runtime):
 
     def __init__(self, model: OpenModel) -> None:
         self._model = model
-        self.artifact = SimpleNamespace(lock=SimpleNamespace(program_key="fake"))  # type: ignore[assignment]
+        lock = Lock(program_key="fake", core="", header_hash="", plugins={"core": PLUGIN})
+        self.artifact = SimpleNamespace(lock=lock, program=model.program, records=lambda: RECORDS)  # type: ignore[assignment]
 
 
 class Bench:

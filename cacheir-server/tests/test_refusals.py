@@ -277,6 +277,7 @@ SNAPSHOT = {
     "cacheir_kv_pages": ["gauge", "state"],
     "cacheir_spilled_bytes": ["counter", "direction"],
     "cacheir_deduplicated_requests": ["counter"],
+    "cacheir_aged_admissions": ["counter"],
     "cacheir_kernel_fallbacks": ["counter", "reason"],
     "cacheir_graph_misses": ["counter", "reason"],
     "cacheir_draft_tokens": ["counter", "result"],

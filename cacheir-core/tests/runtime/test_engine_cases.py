@@ -216,3 +216,30 @@ def test_d20_neither_long_nor_short_prompts_starve(fake):
     assert ended["long"] <= 15.0, "the long prompt waits for all the short ones"
     assert waits[int(len(waits) * 0.99)] <= 2.0, "short prompts wait for the long one"
     pages_add_up(engine)
+
+
+@pytest.mark.parametrize(("ageing_s", "aged"), [(1.0, 1), (1e9, 0)])
+def test_d20_who_has_waited_goes_ahead_of_a_higher_priority_and_is_counted(fake, ageing_s, aged):
+    """One place, and a request of priority 2 every hundredth of a second, which is more than it can serve."""
+    now = [0.0]
+    model = fake.open_fake(fake.FakeExecutor(script=lambda history: 65, run_ahead=False), max_seq=64)
+    limits = EngineLimits(max_batch=1, max_rows=1, max_tokens=16, chunk_tokens=16, ageing_s=ageing_s, max_queue=10_000)
+    engine, began = Engine(model, limits, clock=lambda: now[0]), {}
+
+    def sink(event: Event) -> None:
+        if event.ids:
+            began.setdefault(event.job_id, now[0])
+
+    for number in range(400):
+        engine.submit(job(model, f"high {number}", [number % 200, 7], 2, priority=2), sink)
+        if number == 10:
+            engine.submit(job(model, "low", [1, 2, 3], 2, priority=0), sink)
+        now[0] += 0.01
+        engine.step()
+    counted = engine.state.counters.aged_admissions
+    assert counted == aged and ("low" in began) == bool(aged)
+    if aged:  # two seconds make up for two of priority, and those of its time that came before it go first
+        assert 2.0 <= began["low"] <= 4.0
+    engine.run()
+    assert "low" in began and engine.state.counters.aged_admissions == counted
+    pages_add_up(engine)

@@ -36,6 +36,7 @@ def serve(
     spill: str = typer.Option("off", help="Move cold KV pages to host memory: off, advised (by cost) or on."),
     spill_bytes: int = typer.Option(1 << 30, min=0, help="Host memory for spilled pages."),
     draft_tokens: int = typer.Option(0, min=0, max=16, help="Tokens to guess from the prompt, for greedy requests."),
+    share_duplicates: bool = typer.Option(True, help="Compute greedy requests that are equal in all once."),
     record: int = typer.Option(256, min=0, help="Scheduler decisions that are kept for `cacheir incident save`."),
     precise: bool = typer.Option(False, help="Take only kernels that compute in f32."),
     quant: str = typer.Option("", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."),
@@ -104,6 +105,7 @@ def serve(
         record=record,
         audit_every=audit_cache,
         spill=SpillPolicy(mode=spill, host_bytes=spill_bytes),
+        share_duplicates=share_duplicates,
     )
     service = Service(runtime, settings, engine)
     run_server(create_app(service), service, host, port)

@@ -82,6 +82,8 @@ class Metrics(Collector):
         moved = {"out": store.counts.out_bytes, "in": store.counts.in_bytes}
         yield _sums("cacheir_spilled_bytes", "Bytes moved to the host and back.", "direction", moved, ("out", "in"))
         yield _sum("cacheir_deduplicated_requests", "Requests that shared an answer.", counters.deduplicated_requests)
+        aged = "Requests that had waited long enough to go ahead of a higher priority."
+        yield _sum("cacheir_aged_admissions", aged, counters.aged_admissions)
         executor = self._engine.executor_counters()
         for name, key in (("kernel_fallbacks", "fallbacks"), ("graph_misses", "graph_misses")):
             found = {"executor": executor.get(key, 0)}

@@ -13,6 +13,7 @@ from cacheir.errors import RequestTooLong
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.engine_thread import EngineThread
 from cacheir.runtime.engine.job import Job
+from cacheir.runtime.provenance import made_by
 from cacheir.runtime.request import admit, check_ids
 from cacheir.runtime.runtime import Runtime
 from cacheir.runtime.sampling import SamplingParams
@@ -93,6 +94,11 @@ class Service:
         answers = Answers(self.thread, jobs, self.metrics.observe)
         await answers.start(queue_wait_s=self.settings.queue_wait_s)
         return answers
+
+    @cached_property
+    def ledger(self) -> dict[str, Any]:
+        """The kernels, passes and plugins of the model's artifact, read when they are first asked for."""
+        return made_by(self.runtime.artifact)
 
     def close(self) -> None:
         """Ends what runs, and lets go of the model."""

@@ -26,5 +26,5 @@ async def batch_completions(request: Request, service: Service) -> Response:
     responses = []
     for call in calls:
         mine, found = found[: len(call.jobs)], found[len(call.jobs) :]
-        responses.append(call.whole(mine))
+        responses.append(await call.whole(mine))
     return JSONResponse({"object": "list", "data": responses})

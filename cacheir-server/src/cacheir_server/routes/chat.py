@@ -16,6 +16,7 @@ from cacheir_server.chat_choice import ChatChoice, SpelledText
 from cacheir_server.choice import Choice, collect
 from cacheir_server.errors import ApiError
 from cacheir_server.logprob_fields import chat_logprobs
+from cacheir_server.provenance import new_trace, provenance_field
 from cacheir_server.sampling_fields import choice_sampling, choices, sampling_of
 from cacheir_server.schemas.chat import ChatBody, Message
 from cacheir_server.service import Service, new_id
@@ -40,7 +41,7 @@ async def chat_completions(request: Request, service: Service) -> Response:
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
-    return JSONResponse(call.whole(await collect(request, answers, call.choice)))
+    return JSONResponse(await call.whole(await collect(request, answers, call.choice)))
 
 
 def message_of(message: Message) -> dict[str, Any]:
@@ -82,6 +83,7 @@ class _Call:
                 salt=part.cache_salt if part else "",
                 reuse=part.reuse if part else True,
                 stages=stages(),
+                trace=new_trace(part),
             )
             for choice in range(self._count)
         ]
@@ -93,7 +95,7 @@ class _Call:
         spelled = SpelledText(self._service.runtime.model.tokenizer) if parser and not self._body.stop else None
         return ChatChoice(Choice(), parser, spelled)
 
-    def whole(self, found: Sequence[ChatChoice]) -> dict[str, Any]:
+    async def whole(self, found: Sequence[ChatChoice]) -> dict[str, Any]:
         """The response that is not streamed."""
         answers = [
             {
@@ -104,7 +106,8 @@ class _Call:
             }
             for number, choice in enumerate(found)
         ]
-        return {**self._head("chat.completion"), "choices": answers, "usage": self._usage(found)}
+        told = await provenance_field(self._service, self.jobs)
+        return {**self._head("chat.completion"), "choices": answers, "usage": self._usage(found), **told}
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a stream: the role, the text, the reason; the usage last where it is asked for."""
@@ -125,6 +128,9 @@ class _Call:
                     logprobs = None  # told once
                 if choice.finish_reason is not None:
                     yield self._chunk(number, {}, None, choice.finish_reason, counts)
+        if told := await provenance_field(self._service, self.jobs):
+            unused = {"usage": None} if counts else {}
+            yield {**self._head("chat.completion.chunk"), "choices": [], **unused, **told}
         if counts:
             yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage(found)}
 

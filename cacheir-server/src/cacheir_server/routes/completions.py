@@ -15,6 +15,7 @@ from cacheir_server.body import read_body
 from cacheir_server.choice import Choice, collect
 from cacheir_server.errors import ApiError
 from cacheir_server.logprob_fields import completion_logprobs
+from cacheir_server.provenance import new_trace, provenance_field
 from cacheir_server.sampling_fields import choice_sampling, choices, sampling_of
 from cacheir_server.schemas.completions import CompletionBody
 from cacheir_server.service import Service, new_id
@@ -32,7 +33,7 @@ async def completions(request: Request, service: Service) -> Response:
     answers = await service.start(call.jobs)
     if body.stream:
         return event_stream(call.chunks(answers))
-    return JSONResponse(call.whole(await collect(request, answers, Choice)))
+    return JSONResponse(await call.whole(await collect(request, answers, Choice)))
 
 
 async def call_of(service: Service, body: CompletionBody) -> CompletionCall:
@@ -65,10 +66,11 @@ class CompletionCall:
         }
         self.jobs = [self._job(ids, choice) for ids in prompts for choice in range(self._count)]
 
-    def whole(self, found: Sequence[Choice]) -> dict[str, Any]:
+    async def whole(self, found: Sequence[Choice]) -> dict[str, Any]:
         """The response that is not streamed."""
         answers = [self._choice(number, choice) for number, choice in enumerate(found)]
-        return {**self._head, "choices": answers, "usage": self._usage(found)}
+        told = await provenance_field(self._service, self.jobs)
+        return {**self._head, "choices": answers, "usage": self._usage(found), **told}
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a stream."""
@@ -95,6 +97,8 @@ class CompletionCall:
                 if event.logprobs:
                     logprobs = completion_logprobs(self._tokenizer, choice.ids[known:], event.logprobs, begin)
                 yield self._chunk(_entry(number, text, logprobs, choice.finish_reason), counts)
+        if told := await provenance_field(self._service, self.jobs):
+            yield {**self._head, "choices": [], **({"usage": None} if counts else {}), **told}
         if counts:
             yield {**self._head, "choices": [], "usage": self._usage(found)}
 
@@ -121,6 +125,7 @@ class CompletionCall:
             reuse=part.reuse if part else True,
             prompt_logprobs=echoed,
             stages=self._stages(),
+            trace=new_trace(part),
         )
 
     def _choice(self, number: int, choice: Choice) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from cacheir_server.answers import Answers
 from cacheir_server.body import read_body
 from cacheir_server.choice import Choice, collect
 from cacheir_server.errors import ApiError
+from cacheir_server.provenance import new_trace, provenance_field
 from cacheir_server.schemas.responses import InputItem, ResponseBody
+from cacheir_server.schemas.sampled import CacheIRPart
 from cacheir_server.schemas.structured import JsonSchema, ResponseFormat
 from cacheir_server.service import Service, new_id
 from cacheir_server.streaming import typed_event_stream
@@ -33,12 +35,23 @@ async def create_response(request: Request, service: Service) -> Response:
     params = SamplingParams(max_tokens=most, temperature=temperature, top_p=body.top_p or 1.0)
     sampling = service.admit(ids, params)
     shape = _Shape(service, body)
-    job = Job(id=shape.id, ids=tuple(ids), sampling=sampling, stages=stages())
+    part = body.cacheir or CacheIRPart()
+    job = Job(
+        id=shape.id,
+        ids=tuple(ids),
+        sampling=sampling,
+        priority=part.priority,
+        deadline=service.deadline(part.deadline_ms),
+        salt=part.cache_salt,
+        reuse=part.reuse,
+        stages=stages(),
+        trace=new_trace(part),
+    )
     answers = await service.start([job])
     if body.stream:
         return typed_event_stream(shape.events(answers))
     (choice,) = await collect(request, answers, Choice)
-    return JSONResponse(shape.response(choice, _status(choice)))
+    return JSONResponse({**shape.response(choice, _status(choice)), **await provenance_field(service, [job])})
 
 
 class _Shape:
@@ -113,7 +126,8 @@ class _Shape:
         yield event("response.output_text.done", **place, text=choice.text, logprobs=[])
         yield event("response.content_part.done", **place, part=_part(choice.text))
         yield event("response.output_item.done", output_index=0, item=self._message(choice, status))
-        yield event(f"response.{status}", response=self.response(choice, status))
+        told = await provenance_field(self._service, answers.jobs)
+        yield event(f"response.{status}", response={**self.response(choice, status), **told})
 
     def _message(self, choice: Choice, status: str) -> dict[str, Any]:
         content = [_part(choice.text)]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cacheir_server.schemas.field import CONTRACT, Body, honoured, ignored
+from cacheir_server.schemas.sampled import CacheIRPart
 
 
 class InputText(Body):
@@ -55,6 +56,7 @@ class ResponseBody(Body):
     top_p: float | None = honoured(None, gt=0, le=1)
     text: TextPart | None = honoured(None)
     stream: bool | None = honoured(None)
+    cacheir: CacheIRPart | None = honoured(None)
     store: bool | None = ignored("Nothing is stored.")
     metadata: dict[str, Any] | None = honoured(None, "Given back as it came.")
     user: str | None = ignored("The server keeps no record of users.")

@@ -75,8 +75,8 @@ def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
             entry.sequence.tables = state.kv.reserve(entry.sequence.tables, entry.sequence.cached, stop)
 
 
-def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> None:
-    """What one row of a step brought: its tokens are computed, and the next token is part of the answer."""
+def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode: str = "decode") -> None:
+    """What one row of a step of ``mode`` brought: its tokens are computed, and the next one is part of the answer."""
     entry = part.entry
     assert isinstance(entry, Entry)
     sequence = entry.sequence
@@ -107,20 +107,24 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float) -> N
             entry.masked = True
         else:
             entry.masked = False
+            if entry.job.trace is not None:
+                entry.job.trace.note((token,), mode, len(sequence.ids), sequence.tables, state.kv.page_tokens)
             _enter(state, entry)
             take_token(state, entry, token, now, logprobs)
 
 
-def take_ahead(state: EngineState, entry: Entry, tokens: Sequence[int], now: float) -> None:
-    """The tokens that ``run_ahead`` brought for one row, up to the one that ends the answer; told in one event."""
-    mask = state.mask
+def take_ahead(state: EngineState, entry: Entry, tokens: Sequence[int], now: float, step: str = "run_ahead") -> None:
+    """The tokens that one call brought for one row, up to the one that ends the answer; told in one event."""
+    mask, sequence = state.mask, entry.sequence
     barred = len(tokens)
     if mask is not None:
         barred = next((place for place, token in enumerate(tokens) if not allows(mask, token)), barred)
     known = len(entry.answer.ids)
     text, used = entry.answer.push_all(tokens[:barred])
-    entry.sequence.cached += used
-    entry.sequence.ids.extend(tokens[:used])
+    if entry.job.trace is not None:
+        entry.job.trace.note(tokens[:used], step, len(sequence.ids), sequence.tables, state.kv.page_tokens)
+    sequence.cached += used
+    sequence.ids.extend(tokens[:used])
     state.counters.sampled_tokens += used
     if used:
         entry.first_token = entry.first_token or now
@@ -297,7 +301,7 @@ def _take_draft(state: EngineState, entry: Entry, draft: tuple[int, ...], logits
     right = accepted(draft, chosen)
     state.counters.draft_tokens["accepted"] += right
     state.counters.draft_tokens["rejected"] += len(draft) - right
-    take_ahead(state, entry, chosen, now)
+    take_ahead(state, entry, chosen, now, "draft")
 
 
 def _note_prompt(entry: Entry, part: Part, output: RowOutput) -> None:

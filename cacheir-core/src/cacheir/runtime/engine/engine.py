@@ -222,7 +222,7 @@ class Engine:
         else:
             self.store.token_seconds = (now - began) / sum(part.fed for part in plan.parts)
         for part, output in zip(plan.parts, outputs, strict=True):
-            apply_step.take_row(self.state, part, output, now)
+            apply_step.take_row(self.state, part, output, now, plan.mode)
 
     def _one_by_one(self, step: Step, error: Exception) -> list[RowOutput]:
         """Each row in a step of its own, after they failed together; who fails alone has an error of his own."""

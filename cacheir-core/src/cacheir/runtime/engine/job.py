@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cacheir.runtime.host_sampling import LogitsStage
+    from cacheir.runtime.provenance import Trace
     from cacheir.runtime.sampling import SamplingParams
 
 # How a request can end. "error" comes with a sentence; the others are what was asked for.
@@ -27,7 +28,8 @@ class Job:
     Among the waiting the higher ``priority`` goes first; waiting raises it (``EngineLimits.ageing_s``). ``deadline`` is
     on the engine's clock, None for none. Jobs with different ``salt`` never share pages. ``want`` is ``token`` or
     ``hidden`` (f32 [H] of the last position, no token). ``stages`` make the next token the host's business.
-    ``prompt_logprobs`` asks for the logarithms of the prompt's own tokens, which no cache remembers.
+    ``prompt_logprobs`` asks for the logarithms of the prompt's own tokens, which no cache remembers. ``trace`` is
+    filled with where each token came from; a job with one is computed for itself.
     """
 
     id: str
@@ -41,11 +43,14 @@ class Job:
     share_duplicates: bool = True
     prompt_logprobs: int | None = None
     stages: tuple[LogitsStage, ...] = ()
+    trace: Trace | None = None
 
     @property
     def duplicate_key(self) -> tuple[Any, ...] | None:
         """Equal for jobs that must get the same answer from one computation; None where a job is for itself alone."""
         if not self.share_duplicates or not self.sampling.greedy or self.want != "token" or self.stages:
+            return None
+        if self.trace is not None:
             return None
         return (self.salt, self.ids, self.sampling, self.reuse, self.prompt_logprobs)
 

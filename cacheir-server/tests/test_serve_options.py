@@ -1,0 +1,59 @@
+"""``cacheir serve``: what its options make of the engine, over the fake model and without a socket."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cacheir.runtime import runtime
+from cacheir.runtime.engine.job import Job
+from cacheir.runtime.sampling import SamplingParams
+from cacheir.testing.fake_model import open_fake
+from cacheir_server import run_server
+from cacheir_server.command import serve
+from cacheir_server.service import Service
+
+
+class Opened(runtime.Runtime):
+    """A runtime over the fake, whatever the model is called."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self._model = open_fake()
+        self.artifact = SimpleNamespace(lock=SimpleNamespace(program_key="fake"))  # type: ignore[assignment]
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Runs the command with further options; gives what it would have served."""
+    found: list[tuple[Any, Service]] = []
+    monkeypatch.setattr(runtime, "Runtime", Opened)
+    monkeypatch.setattr(run_server, "run_server", lambda app, service, host, port: found.append((app, service)))
+    app = typer.Typer()
+    app.command()(serve)
+
+    def run(*options: str) -> tuple[Any, Service]:
+        done = CliRunner().invoke(app, ["fake", *options], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return found[-1]
+
+    yield run
+    for _, service in found:
+        service.close()
+
+
+@pytest.mark.parametrize(("options", "computed"), [((), 1), (("--no-share-duplicates",), 2)])
+def test_equal_requests_are_computed_once_unless_told_otherwise(served, options, computed):
+    _, service = served(*options)
+    ids = (1, 2, 3)
+    sampling = service.admit(ids, SamplingParams(max_tokens=4))
+
+    def submit(engine: Any) -> int:
+        for name in ("a", "b"):
+            engine.submit(Job(id=name, ids=ids, sampling=sampling), lambda event: None)
+        return len(engine.state.waiting)
+
+    assert service.thread.call(submit) == computed
