@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from cacheir.bench.environment import environment
 OUT = Path(__file__).with_suffix(".json")
 BACKENDS = ("cpu", "native")
 STEPS = (("decode", 64), ("decode", 1024), ("prefill", 128))
+# With the defaults, 256 MB and 5 repeats, calibrating takes over a minute, most of it NumPy unpacking blocks.
+SAMPLE_MB, REPEATS = 128, 3
 
 
 def cacheir(*words: str, cache: str) -> str:
@@ -37,7 +40,7 @@ def cacheir(*words: str, cache: str) -> str:
 def compared(model: str, backend: str, threads: int, mode: str, context: int, cache: str) -> dict[str, Any]:
     """One step: predicted, measured, floor and rest in milliseconds."""
     words = ["explain", model, "--backend", backend, "--threads", str(threads), "--mode", mode, "--measure", "--json"]
-    answer = json.loads(cacheir(*words, "--context", str(context), "--repeats", "15", cache=cache))
+    answer = json.loads(cacheir(*words, "--context", str(context), "--repeats", "7", cache=cache))
     totals, rest = answer["totals"], answer["rest"]
     return {
         "backend": backend,
@@ -62,7 +65,11 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cacheir-explain-") as cache:
         words = ["profile", "--calibrate", "--threads", str(given.threads), "--json"]
+        words += ["--sample-mb", str(SAMPLE_MB), "--repeats", str(REPEATS)]
+        words += [word for backend in BACKENDS for word in ("--backend", backend)]
+        start = time.perf_counter()
         calibration = json.loads(cacheir(*words, cache=cache))
+        print(f"calibrated in {time.perf_counter() - start:.0f} s", flush=True)
         steps = []
         for backend in BACKENDS:
             for mode, context in STEPS:
@@ -70,9 +77,12 @@ def main() -> None:
                 found = steps[-1]
                 print(
                     f"{backend} {mode} {context}: predicted {found['predicted_ms']:.2f} ms, measured "
-                    f"{found['measured_ms']:.2f} ms, ratio {found['predicted_by_measured']:.2f} {found['notes'] or ''}"
+                    f"{found['measured_ms']:.2f} ms, ratio {found['predicted_by_measured']:.2f} {found['notes'] or ''}",
+                    flush=True,
                 )
     report = {
+        "seconds": round(time.perf_counter() - start, 1),
+        "calibration": {"sample_mb": SAMPLE_MB, "repeats": REPEATS},
         "model": given.model,
         "threads": given.threads,
         "steps": steps,
