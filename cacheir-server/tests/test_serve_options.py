@@ -16,6 +16,7 @@ from cacheir.testing.fake_model import open_fake
 from cacheir_server import run_server
 from cacheir_server.command import serve
 from cacheir_server.service import Service
+from cacheir_server.spans import SpanGuard
 
 
 class Opened(runtime.Runtime):
@@ -57,3 +58,9 @@ def test_equal_requests_are_computed_once_unless_told_otherwise(served, options,
         return len(engine.state.waiting)
 
     assert service.thread.call(submit) == computed
+
+
+def test_spans_are_sent_where_asked_for(served, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    wrapped = [[each.cls for each in served(*options)[0].user_middleware] for options in ((), ("--otel",))]
+    assert SpanGuard not in wrapped[0] and wrapped[1][0] is SpanGuard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,6 +33,7 @@ from cacheir_server.schemas.embeddings import EmbeddingBody
 from cacheir_server.schemas.responses import ResponseBody
 from cacheir_server.schemas.tokens import DetokenizeBody, TokenizeBody
 from cacheir_server.service import Service
+from cacheir_server.spans import SpanGuard, Spans
 
 Handler = Callable[[Request, Service], Awaitable[Response]]
 
@@ -55,13 +57,15 @@ ROUTES: tuple[tuple[str, str, Handler, type[BaseModel] | None], ...] = (
 )
 
 
-def create_app(service: Service) -> FastAPI:
-    """The ASGI application over ``service``, which it closes when it ends."""
+def create_app(service: Service, spans: Spans | None = None) -> FastAPI:
+    """The ASGI application over ``service``, which it closes when it ends, as it does ``spans``."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         service.close()
+        if spans is not None:
+            await asyncio.to_thread(spans.close)
 
     app = FastAPI(title="CacheIR", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.bodies = {path: body for _, path, _, body in ROUTES if body is not None}
@@ -72,6 +76,8 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_middleware(BodyGuard, settings=service.settings)
     app.add_middleware(KeyGuard, settings=service.settings)
+    if spans is not None:
+        app.add_middleware(SpanGuard, spans=spans, paths=frozenset(app.state.bodies))
     return app
 
 

@@ -47,6 +47,7 @@ def serve(
     tool_parser: str = typer.Option("", help="How the model writes tool calls; else as its chat template shows."),
     max_body_bytes: int = typer.Option(8 << 20, min=1024, help="The largest body that is read."),
     stall: float = typer.Option(30.0, min=0.1, help="Seconds that a step may take before /health says 503."),
+    otel: bool = typer.Option(False, help="Send a span for each request, as the OTEL_* variables say."),
     drain: float = typer.Option(30.0, min=0.0, help="Seconds that SIGTERM leaves the answers under way."),
 ) -> None:
     """Serve a model over HTTP, as OpenAI's API has it.
@@ -64,8 +65,10 @@ def serve(
     from cacheir_server.run_server import run_server
     from cacheir_server.service import Service
     from cacheir_server.settings import ServerSettings
+    from cacheir_server.spans import make_spans
 
     keys = _keys(api_key)
+    spans = make_spans() if otel else None
     settings = ServerSettings(
         model_name=served_model_name or Path(model).name or model,
         api_keys=keys,
@@ -108,7 +111,7 @@ def serve(
         share_duplicates=share_duplicates,
     )
     service = Service(runtime, settings, engine)
-    run_server(create_app(service), service, host, port)
+    run_server(create_app(service, spans), service, host, port)
 
 
 def _keys(given: list[str]) -> tuple[str, ...]:

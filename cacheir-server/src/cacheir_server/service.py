@@ -21,6 +21,7 @@ from cacheir_server.answers import Answers
 from cacheir_server.errors import ApiError, shutting_down
 from cacheir_server.metrics import Metrics
 from cacheir_server.settings import ServerSettings
+from cacheir_server.spans import current_span
 
 # A text shorter than this is encoded on the event loop: a hop to a thread costs more.
 _SHORT_TEXT = 4096
@@ -91,8 +92,15 @@ class Service:
     async def start(self, jobs: Sequence[Job]) -> Answers:
         """Queues ``jobs``, all or none."""
         self.check_open()
-        answers = Answers(self.thread, jobs, self.metrics.observe)
-        await answers.start(queue_wait_s=self.settings.queue_wait_s)
+        span = current_span()
+        observe = self.metrics.observe if span is None else span.observing(jobs, self.metrics.observe)
+        answers = Answers(self.thread, jobs, observe)
+        try:
+            await answers.start(queue_wait_s=self.settings.queue_wait_s)
+        except Exception:
+            if span is not None:
+                span.never_ran(jobs)
+            raise
         return answers
 
     @cached_property
