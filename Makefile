@@ -60,7 +60,8 @@ docs: dev  ## check the pages: links, quoted code, one row for each error
 	$(BIN)/python -m pytest -q tests/repository -k "docs or errors or links"
 
 soak: dev  ## the tests marked slow, 2,000 requests to the server, then fuzzing for CACHEIR_SOAK_SECONDS (an hour)
-	$(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
+	$(PYTHON) -m venv .tmp/llm && .tmp/llm/bin/python -m pip install -q --disable-pip-version-check llm
+	CACHEIR_LLM="$(CURDIR)/.tmp/llm/bin/llm" $(BIN)/python -m pytest -q -m slow tests $(PACKAGES:%=%/tests)
 	$(BIN)/python benchmarks/soak/server.py --requests 2000
 	$(BIN)/python benchmarks/soak/fuzz_readers.py --seconds "$${CACHEIR_SOAK_SECONDS:-3600}"
 

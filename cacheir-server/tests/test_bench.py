@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from statistics import mean, quantiles
 from threading import Thread
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from cacheir.errors import UsageError
 from cacheir_server.bench.load import Load, Sample, arrivals
+from cacheir_server.bench.plots import draw_plots
 from cacheir_server.bench.report import contamination, percentile, serve_report
 from cacheir_server.bench.suite import run
 
@@ -104,10 +107,31 @@ def test_a_run_against_a_server() -> None:
     assert report["deadline_ms"] == 30_000 and said
 
 
+def test_the_distributions_are_drawn(tmp_path: Path) -> None:
+    """The picture's curves are read back from the SVG: the points of each, and its titles."""
+    samples = [sample(float(number), ended=number + 0.5 + number / 10) for number in range(7)]
+    for name in ("it.svg", "it.png"):
+        draw_plots(serve_report(LOAD, samples, deadline_s=1.0), tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it.png", "it.svg"]
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
+    root = ElementTree.parse(tmp_path / "it.svg").getroot()
+    curves = [path.get("d", "") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("clip-path")]
+    # A step curve of n times has 2 n - 1 points, all but the first reached by a line; of 7 answers there are 14 gaps.
+    assert sorted(curve.count("L") for curve in curves)[-4:] == [2 * 7 - 2] * 3 + [2 * 14 - 2]
+    for title in ("Time to first token", "Time for each further token", "Between chunks", "To the end"):
+        assert f"<!-- {title} -->" in (tmp_path / "it.svg").read_text("utf-8")
+    spoilt = serve_report(LOAD, [sample(0.0, error="status 500")], deadline_s=1.0)
+    with pytest.raises(UsageError, match="no plots"):
+        draw_plots(spoilt, tmp_path / "none.svg")
+    assert not (tmp_path / "none.svg").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"url": ""}, "no server"),
+        ({"url": "http://x", "set": {"plots": "a.pdf"}}, "plots cannot be 'a.pdf'"),
+        ({"url": "http://x", "set": {"plots": "no/such/a.svg"}}, "no folder for plots"),
         ({"url": "ftp://x"}, "no address"),
         ({"url": "http://127.0.0.1:1", "model": "it"}, "does not answer"),
         ({"url": "http://127.0.0.1:1"}, "does not say which model"),

@@ -2,8 +2,8 @@
 
 The numbers are those of the collected reports that this version answers for: all files (A), all of a model's meaning
 (B), the numeric and quantised ones (C, F), all of the engine and the server (D), and those of plugins, of optional
-packages and of a compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``; what tests
-elsewhere hold besides is listed here.
+packages and of a compiled extension (E). A case of this folder is found by the name of its tests, ``test_a07_...``;
+what tests elsewhere hold besides is listed here.
 """
 
 from __future__ import annotations

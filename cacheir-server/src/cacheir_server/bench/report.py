@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -72,17 +72,30 @@ def _warmup(load: Load, samples: Sequence[Sample]) -> list[str]:
     return []
 
 
+def times_of(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """All times of each kind, in milliseconds, from samples as the report holds them."""
+    return {
+        "ttft_ms": [1e3 * (sample["chunks"][0] - sample["due"]) for sample in samples],
+        "tpot_ms": [
+            1e3 * (sample["ended"] - sample["chunks"][0]) / (sample["tokens"] - 1)
+            for sample in samples
+            if sample["tokens"] > 1
+        ],
+        "inter_token_ms": [
+            1e3 * (later - earlier)
+            for sample in samples
+            for earlier, later in zip(sample["chunks"], sample["chunks"][1:])
+        ],
+        "end_to_end_ms": [1e3 * (sample["ended"] - sample["due"]) for sample in samples],
+    }
+
+
 def _figures(samples: Sequence[Sample], deadline_s: float) -> dict[str, Any]:
     span = max(sample.ended for sample in samples)
-    gaps = [later - earlier for sample in samples for earlier, later in zip(sample.chunks, sample.chunks[1:])]
     good = sum(sample.ended - sample.due <= deadline_s for sample in samples)
+    times = times_of([vars(sample) for sample in samples])
     return {
-        "ttft_ms": _percentiles([sample.chunks[0] - sample.due for sample in samples]),
-        "tpot_ms": _percentiles(
-            [(sample.ended - sample.chunks[0]) / (sample.tokens - 1) for sample in samples if sample.tokens > 1]
-        ),
-        "inter_token_ms": _percentiles(gaps),
-        "end_to_end_ms": _percentiles([sample.ended - sample.due for sample in samples]),
+        **{name: _percentiles(values) for name, values in times.items()},
         "output_tokens_per_s": sum(sample.tokens for sample in samples) / span,
         "requests_per_s": len(samples) / span,
         "goodput_per_s": good / span,
@@ -91,4 +104,4 @@ def _figures(samples: Sequence[Sample], deadline_s: float) -> dict[str, Any]:
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
-    return {f"p{share}": percentile(values, share) * 1e3 for share in PERCENTILES} if values else {}
+    return {f"p{share}": percentile(values, share) for share in PERCENTILES} if values else {}

@@ -6,10 +6,12 @@ import json
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from cacheir.errors import UsageError
 from cacheir_server.bench.load import Load, place_of, run_load
+from cacheir_server.bench.plots import check_plots, draw_plots
 from cacheir_server.bench.report import serve_report
 
 _DEFAULT_DEADLINE_S = 10.0
@@ -20,6 +22,9 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
     """The report of one run. ``options``: ``url``, ``set`` (texts by name), ``warmup`` and ``progress``."""
     given = dict(options.get("set") or {})
     deadline_s = _number("deadline_s", given.pop("deadline_s", _DEFAULT_DEADLINE_S), float)
+    plots = Path(given.pop("plots")) if "plots" in given else None
+    if plots is not None:
+        check_plots(plots)
     if not options.get("url"):
         raise UsageError("there is no server to load", hint="--url http://127.0.0.1:8000/v1")
     load = make_load(str(options["url"]), given, options.get("model"), int(options.get("warmup") or 0))
@@ -27,6 +32,9 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
     report = serve_report(load, run_load(load, progress), deadline_s)
     for cause in report["causes"]:
         progress(f"no figures: {cause}")
+    if plots is not None and report["valid"]:
+        draw_plots(report, plots)
+        progress(f"distributions are drawn in {plots}")
     return report
 
 
@@ -36,7 +44,7 @@ def make_load(url: str, given: Mapping[str, Any], model: str | None, warmup: int
     assert set(kinds) < {field.name for field in fields(Load)}
     unknown = sorted(set(given) - set(kinds))
     if unknown:
-        names = ", ".join([*kinds, "deadline_s"])
+        names = ", ".join([*kinds, "deadline_s", "plots"])
         raise UsageError(f"the suite serve has no option {unknown[0]!r}", hint=f"it has {names}")
     values = {name: _number(name, value, kinds[name]) for name, value in given.items()}
     place_of(url)
