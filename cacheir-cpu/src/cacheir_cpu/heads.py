@@ -13,6 +13,7 @@ from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.sampled_rows import sampled_head_inputs
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
@@ -94,7 +95,7 @@ class HeadRunner:
         for start in range(0, len(picked), most):
             part, owners = picked[start : start + most], rows[start : start + most]
             bound = self._bind(mode, head, len(part))
-            given = {"rows": part, **(_sampling_inputs(owners, slots, bound.inputs) if head == "head.sampled" else {})}
+            given = {"rows": part, **(_sampled(owners, slots, bound.inputs) if head == "head.sampled" else {})}
             for name, array in bound.inputs.items():
                 array[...] = given[name]
             call(bound.launches)
@@ -128,21 +129,8 @@ def _head(row: Row, slots: Slots) -> str:
     return "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
 
 
-def _sampling_inputs(rows: Sequence[Row], slots: Slots, wanted: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """One entry for each row; a row without a mask may take every token."""
-    given = [slots.of(row).sampling for row in rows]
-    vocabulary_words = wanted["mask"].shape[1] if "mask" in wanted else 0
-    everything = np.full(vocabulary_words, 0xFFFFFFFF, np.uint32)
-    return {
-        "temperature": np.array([p.temperature if p else 0.0 for p in given], np.float32),
-        "top_k": np.array([p.top_k if p else 0 for p in given], np.int32),
-        "top_p": np.array([p.top_p if p else 1.0 for p in given], np.float32),
-        "min_p": np.array([p.min_p if p else 0.0 for p in given], np.float32),
-        "seed": np.array([(p.seed if p else None) or 0 for p in given], np.uint64),
-        "position": np.array([row.position + max(1, len(row.tokens)) - 1 for row in rows], np.int32),
-        "draw": np.array([row.draw for row in rows], np.int32),
-        "mask": np.array([everything if row.mask is None else row.mask for row in rows], np.uint32),
-    }
+def _sampled(rows: Sequence[Row], slots: Slots, wanted: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return sampled_head_inputs(rows, slots, wanted["mask"].shape[1] if "mask" in wanted else 0)
 
 
 def _output(row: Row, head: str, result: NDArray[Any], slots: Slots) -> RowOutput:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.sampled_rows import sampled_head_inputs
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
-from cacheir_cuda.sampling_inputs import sampling_arrays
 from cacheir_cuda.tensors import fill, to_host, torch_dtype
 
 # What a row may want and the head that gives it; logprobs are worked out from the logits.
@@ -124,7 +124,8 @@ class HeadRunner:
             bound = self._bound[key]
             bound.inputs["rows"].copy_(part)
             if head == "head.sampled":
-                given = _sampling_inputs(owners, slots, bound.inputs)
+                words = bound.inputs["mask"].shape[1] if "mask" in bound.inputs else 0
+                given = sampled_head_inputs(owners, slots, words)
                 for name in set(bound.inputs) - {"rows"}:
                     fill(bound.inputs[name], given[name])
             call(bound.launches)
@@ -180,10 +181,3 @@ def _head(row: Row, slots: Slots) -> str:
         return "head.logits"
     sampling = slots.of(row).sampling
     return "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
-
-
-def _sampling_inputs(rows: Sequence[Row], slots: Slots, wanted: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
-    """One entry for each row; a row without a mask may take every token."""
-    everything = np.full(wanted["mask"].shape[1] if "mask" in wanted else 0, 0xFFFFFFFF, np.uint32)
-    masks = np.array([everything if row.mask is None else row.mask for row in rows], np.uint32)
-    return {**sampling_arrays(rows, slots), "mask": masks}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from cacheir.runtime.executor import Row
+from cacheir.runtime.sampled_rows import sampling_arrays
 from cacheir.runtime.slots import Slots
 
 _WIDE = {"seed": (np.uint64, torch.uint64)}
@@ -63,17 +64,3 @@ class SamplingInputs:
         """The counters of the step after."""
         self.tensors["position"].add_(1)
         self.tensors["draw"].add_(1)
-
-
-def sampling_arrays(rows: Sequence[Row], slots: Slots) -> Mapping[str, NDArray[Any]]:
-    """One entry for each row."""
-    given = [slots.of(row).sampling for row in rows]
-    return {
-        "temperature": np.array([p.temperature if p else 0.0 for p in given], np.float32),
-        "top_k": np.array([p.top_k if p else 0 for p in given], np.int32),
-        "top_p": np.array([p.top_p if p else 1.0 for p in given], np.float32),
-        "min_p": np.array([p.min_p if p else 0.0 for p in given], np.float32),
-        "seed": np.array([(p.seed if p else None) or 0 for p in given], np.uint64),
-        "position": np.array([row.position + max(1, len(row.tokens)) - 1 for row in rows], np.int32),
-        "draw": np.array([row.draw for row in rows], np.int32),
-    }

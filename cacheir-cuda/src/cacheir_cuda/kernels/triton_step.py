@@ -1,4 +1,4 @@
-"""Triton kernels at both ends of a step: embedding and rotation tables in one, and the inputs of the next step."""
+"""A Triton kernel for the beginning of a step: embedding and rotation tables in one."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, no-any-return"
 # Triton reads its own annotations: tl.constexpr says what is compiled in.
@@ -29,25 +29,6 @@ def _begin(tokens, positions, table, frequencies, hidden, cos, sin, vocabulary, 
     tl.store(sin + row * half + pair, tl.sin(angle) * magnitude, mask=pair < half)
 
 
-@triton.jit
-def _advance(made, tokens, positions, slots, table, lengths, width, page_tokens, FIRST: tl.constexpr,
-             PDL: tl.constexpr):  # fmt: skip
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    row = tl.program_id(0)
-    position = tl.load(positions + row)
-    if FIRST:
-        position += 1
-        tl.store(tokens + row, tl.load(made + row))
-        tl.store(positions + row, position)
-    tl.store(lengths + row, tl.load(lengths + row) + 1)
-    slot = tl.load(slots + row)
-    page = tl.load(table + row * width + tl.minimum(position // page_tokens, width - 1))
-    # Negative: padding, or a token that nobody may keep.
-    tl.store(slots + row, tl.where(slot < 0, slot, page * page_tokens + position % page_tokens))
-
-
 def begin(
     tokens: Tensor,
     positions: Tensor,
@@ -68,20 +49,3 @@ def begin(
         magnitude, BLOCK=triton.next_power_of_2(max(16, width)), HALF=triton.next_power_of_2(max(16, half)),
         pdl=pdl, num_warps=4,
     )  # fmt: skip
-
-
-def advance(
-    made: Tensor,
-    tokens: Tensor,
-    positions: Tensor,
-    groups: list[tuple[Tensor, Tensor, Tensor]],
-    page_tokens: int,
-    *,
-    pdl: bool = False,
-) -> None:
-    """Feed ``made`` i32 [T] next: tokens, positions [T] and, for each KV group, (slots [T], table [T, M], lengths)."""
-    for number, (slots, table, lengths) in enumerate(groups):
-        launch(
-            _advance, (len(made),), made, tokens, positions, slots, table, lengths, table.shape[1], page_tokens,
-            FIRST=number == 0, pdl=pdl, num_warps=1,
-        )  # fmt: skip
