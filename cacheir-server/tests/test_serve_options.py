@@ -50,11 +50,11 @@ def served(monkeypatch):
 def test_equal_requests_are_computed_once_unless_told_otherwise(served, options, computed):
     _, service = served(*options)
     ids = (1, 2, 3)
-    sampling = service.admit(ids, SamplingParams(max_tokens=4))
+    jobs = [Job(id=name, ids=ids, sampling=service.admit(ids, SamplingParams(max_tokens=4))) for name in ("a", "b")]
 
     def submit(engine: Any) -> int:
-        for name in ("a", "b"):
-            engine.submit(Job(id=name, ids=ids, sampling=sampling), lambda event: None)
+        for job in jobs:
+            engine.submit(job, lambda event: None)
         return len(engine.state.waiting)
 
     assert service.thread.call(submit) == computed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Job:
             return None
         if self.trace is not None:
             return None
-        return (self.salt, self.ids, self.sampling, self.reuse, self.prompt_logprobs)
+        # Admission gives each request without a seed one of its own, and no greedy job draws by it.
+        return (self.salt, self.ids, replace(self.sampling, seed=None), self.reuse, self.prompt_logprobs)
 
 
 @dataclass(frozen=True, kw_only=True)
