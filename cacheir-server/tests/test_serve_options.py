@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cacheir.errors import UsageError
 from cacheir.runtime import runtime
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.sampling import SamplingParams
@@ -64,3 +65,11 @@ def test_spans_are_sent_where_asked_for(served, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     wrapped = [[each.cls for each in served(*options)[0].user_middleware] for options in ((), ("--otel",))]
     assert SpanGuard not in wrapped[0] and wrapped[1][0] is SpanGuard
+
+
+@pytest.mark.parametrize("options", [("--host", ""), ("--drain", "inf")])
+def test_values_that_nothing_can_be_served_with_are_refused(options):
+    app = typer.Typer()
+    app.command()(serve)
+    done = CliRunner().invoke(app, ["fake", *options])
+    assert done.exit_code == 2 or isinstance(done.exception, UsageError), done.output

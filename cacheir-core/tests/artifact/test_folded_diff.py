@@ -65,3 +65,11 @@ def test_a_line_that_changed_otherwise_stays_whole() -> None:
 def test_a_line_that_follows_from_none_is_damage(above: str) -> None:
     with pytest.raises(ArtifactDamagedError, match="no call above"):
         unfold_diff(f"{HEAD}{above}~  %b = call @f(%c)\n")
+
+
+def test_a_line_that_stands_for_a_far_longer_one_is_damage() -> None:
+    """Quadratic in the file's size otherwise: 60,000 operands, each replaced by a long name."""
+    operands, name = ", ".join(["%a"] * 60_000), "%" + "b" * 60_000
+    block = f"-  %x = call @f({operands})\n+  %x = call @f(%a)\n~  %x = call @f({name})\n"
+    with pytest.raises(ArtifactDamagedError, match="no call above"):
+        unfold_diff(HEAD + block)

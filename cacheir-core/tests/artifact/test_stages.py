@@ -99,6 +99,23 @@ def _without_a_record(folder: Path) -> None:
     (folder / layout.RECORDS).unlink()
 
 
+def _a_diff(folder: Path) -> Path:
+    return min((folder / "passes").glob("*.diff"))
+
+
+def _with_an_empty_diff(folder: Path) -> None:
+    _a_diff(folder).write_bytes(b"")
+
+
+def _with_a_diff_that_is_no_text(folder: Path) -> None:
+    _a_diff(folder).write_bytes(b"\xff\xfe\x00")
+
+
+def _with_a_line_from_nowhere(folder: Path) -> None:
+    path = _a_diff(folder)
+    path.write_text(path.read_text() + "~  %x = call @nowhere(%y)\n")
+
+
 def _unsealed(folder: Path) -> None:
     value = json.loads((folder / STAGE).read_text())
     (folder / STAGE).write_text(json.dumps({**value, "until": "dead-code"}))
@@ -115,6 +132,9 @@ def _of_no_module(folder: Path) -> None:
     [
         (_cut, "is not the text that was written"),
         (_without_a_record, "is missing"),
+        (_with_an_empty_diff, r"passes/\d+\..*\.diff is empty"),
+        (_with_a_diff_that_is_no_text, r"passes/\d+\..*\.diff is no text in UTF-8"),
+        (_with_a_line_from_nowhere, r"passes/\d+\..*\.diff: a diff has the line"),
         (_unsealed, "was changed: its seal does not fit"),
         (_of_no_module, "lists graphs that no stopped compile has"),
     ],

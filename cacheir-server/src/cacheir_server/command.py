@@ -48,7 +48,7 @@ def serve(
     max_body_bytes: int = typer.Option(8 << 20, min=1024, help="The largest body that is read."),
     stall: float = typer.Option(30.0, min=0.1, help="Seconds that a step may take before /health says 503."),
     otel: bool = typer.Option(False, help="Send a span for each request, as the OTEL_* variables say."),
-    drain: float = typer.Option(30.0, min=0.0, help="Seconds that SIGTERM leaves the answers under way."),
+    drain: float = typer.Option(30.0, min=0.0, max=86_400.0, help="Seconds that SIGTERM leaves the answers under way."),
 ) -> None:
     """Serve a model over HTTP, as OpenAI's API has it.
 
@@ -67,6 +67,8 @@ def serve(
     from cacheir_server.settings import ServerSettings
     from cacheir_server.spans import make_spans
 
+    if not host:
+        raise UsageError("--host is empty, which would listen at every address", hint="name it: 127.0.0.1, or 0.0.0.0")
     keys = _keys(api_key)
     spans = make_spans() if otel else None
     settings = ServerSettings(

@@ -16,6 +16,8 @@ from cacheir.errors import ArtifactDamagedError
 
 _CALL = " = call @"
 _HEAD_LINES = 2
+# How many times its own length the line may have that a ``~`` line stands for: a small file must not fill the memory.
+_MOST_GROWTH = 8
 _TOKEN = re.compile(r"%[\w.-]+|\w+ = \d+")
 
 
@@ -83,11 +85,17 @@ def _unfold_block(block: list[str]) -> list[str]:
 
 
 def _old_call(new: str, pairs: dict[str, tuple[str, str]]) -> str | None:
-    """What stood before ``new``, if it changed as the last call of its shape did; None where there is none."""
+    """What stood before ``new``, if it changed as the last call of its shape did; None where there is none.
+
+    None as well for a line that is ``_MOST_GROWTH`` times as long.
+    """
     if (pair := pairs.get(_shape(new))) is None:
         return None
     old, like = pair
     replaced = dict(zip(_TOKEN.findall(like), _TOKEN.findall(new)))
+    length = len(old) + sum(len(replaced.get(token, token)) - len(token) for token in _TOKEN.findall(old))
+    if length > _MOST_GROWTH * len(new):
+        return None
     return _TOKEN.sub(lambda match: replaced.get(match[0], match[0]), old)
 
 

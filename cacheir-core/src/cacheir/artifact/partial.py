@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import sys
 from pathlib import Path
 
 _MARK = ".partial-"
+# As partial_path spells it: what only looks like it may be somebody's own folder.
+_PARTIAL = re.compile(r"(.+)\.partial-([0-9]+)-[0-9a-f]{8}", re.DOTALL)
 
 
 def partial_path(path: Path) -> Path:
@@ -28,15 +31,15 @@ def finished_name(path: Path) -> str:
 
 def is_abandoned(path: Path) -> bool:
     """Whether the process that wrote this unfinished folder is gone."""
-    process = path.name.rpartition(_MARK)[2].partition("-")[0]
-    if not is_partial(path) or not process.isdigit() or os.name == "nt":
+    spelt = _PARTIAL.fullmatch(path.name)
+    if spelt is None or os.name == "nt":
         return False  # on Windows nobody can ask about a process without ending it
     try:
-        os.kill(int(process), 0)
+        os.kill(int(spelt[2]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
-        return False  # it belongs to somebody else
+    except (OSError, OverflowError, ValueError):
+        return False  # it belongs to somebody else, or it is the number of no process
     return False
 
 
@@ -44,7 +47,8 @@ def remove_leftovers(path: Path) -> None:
     """Remove what writers of the file or folder ``path`` left behind when they were killed, and name it on stderr."""
     if path.parent.is_dir():
         for found in path.parent.iterdir():
-            if is_abandoned(found) and finished_name(found) == path.name:
+            spelt = _PARTIAL.fullmatch(found.name)
+            if spelt is not None and spelt[1] == path.name and is_abandoned(found):
                 print(f"{_removed(found)}, which a process that was killed left behind", file=sys.stderr)
 
 

@@ -96,7 +96,7 @@ def _restored(folder: Path, record: KeptRecord, seconds: float) -> PassRecord:
             after=record.after,
             seconds=seconds,
             graph=record.graph,
-            diff=unfold_diff(read_bytes(folder, record.diff).decode("utf-8")) if record.diff else "",
+            diff=_diff(folder, record.diff) if record.diff else "",
             counts=record.counts,
             rewrites=record.rewrites,
             notes=record.notes,
@@ -104,6 +104,20 @@ def _restored(folder: Path, record: KeptRecord, seconds: float) -> PassRecord:
         )
     except ValueError as error:
         raise ArtifactDamagedError(f"{folder}: {RECORDS}: {error}") from error
+
+
+def _diff(folder: Path, name: str) -> str:
+    """The unified diff in the file ``name``, which a record names because there is one."""
+    content = read_bytes(folder, name)
+    try:
+        diff = unfold_diff(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ArtifactDamagedError(f"{folder}: {name} is no text in UTF-8: {error.reason}") from error
+    except ArtifactDamagedError as error:
+        raise ArtifactDamagedError(f"{folder}: {name}: {error}", hint=error.hint) from error
+    if not diff:
+        raise ArtifactDamagedError(f"{folder}: {name} is empty", hint="compile the model again")
+    return diff
 
 
 def _diff_names(records: Sequence[PassRecord]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import typer
 
 from cacheir.artifact.card import CompileOptions
@@ -42,6 +44,8 @@ def bisect(
     """Find the pass, rewrite or kernel with which the logits leave the reference by more than a tolerance."""
     if prompt and tokens:
         raise UsageError("--prompt and --tokens both say what to feed", hint="give one of them")
+    if not math.isfinite(tolerance):
+        raise UsageError(f"--tolerance is {tolerance}, of which nothing is more", hint="give a number, such as 0.1")
     found = bisect_model(
         model,
         backend=backend,
