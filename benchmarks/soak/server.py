@@ -25,16 +25,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.engine.plan_step import EngineLimits
 from cacheir.runtime.request import admit
-from cacheir.runtime.runtime import Runtime
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.fake_model import FakeExecutor, open_fake
+from cacheir.testing.fake_runtime import FakeRuntime
 from cacheir_server.app import create_app
 from cacheir_server.run_server import run_server
 from cacheir_server.service import Service
@@ -73,17 +72,9 @@ class SlowExecutor(FakeExecutor):
         return made
 
 
-class FakeRuntime(Runtime):
-    """A runtime over a model that is open already."""
-
-    def __init__(self) -> None:
-        self._model = open_fake(SlowExecutor(page_tokens=PAGE_TOKENS, run_ahead=False), kv_tokens=POOL_TOKENS)
-        self.artifact: Any = SimpleNamespace(lock=SimpleNamespace(program_key="fake"))
-
-
 def serve() -> None:
     """The server process: serves until SIGTERM."""
-    runtime = FakeRuntime()
+    runtime = FakeRuntime(open_fake(SlowExecutor(page_tokens=PAGE_TOKENS, run_ahead=False), kv_tokens=POOL_TOKENS))
     limits = EngineLimits(max_batch=4, max_rows=4, max_tokens=48, chunk_tokens=16, max_queue=12)
     service = Service(runtime, ServerSettings(model_name="fake"), Engine(runtime.model, limits))
     run_server(create_app(service), service, "127.0.0.1", 0)

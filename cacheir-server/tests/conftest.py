@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from cacheir.artifact.lock import Lock, PluginLock
-from cacheir.plugins.specs import PassRecord, Stage
 from cacheir.runtime.engine.engine import Engine, default_limits
-from cacheir.runtime.open_model import OpenModel
-from cacheir.runtime.runtime import Runtime
 from cacheir.testing.fake_model import FakeExecutor, open_fake
+from cacheir.testing.fake_runtime import FakeRuntime
 from cacheir_server.app import create_app
 from cacheir_server.service import Service
 from cacheir_server.settings import ServerSettings
@@ -23,22 +19,6 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PLUGIN = PluginLock(distribution="cacheir-core", version="1", fingerprint="f" * 64)
-RECORDS = tuple(
-    PassRecord(
-        name="drop", plugin="core", stage=Stage.MODE, mode="decode", outcome=outcome, before="", after="", seconds=0.0
-    )
-    for outcome in ("changed", "unchanged")
-)
-
-
-class FakeRuntime(Runtime):
-    """A runtime over a model that is open already."""
-
-    def __init__(self, model: OpenModel) -> None:
-        self._model = model
-        lock = Lock(program_key="fake", core="", header_hash="", plugins={"core": PLUGIN})
-        self.artifact = SimpleNamespace(lock=lock, program=model.program, records=lambda: RECORDS)  # type: ignore[assignment]
 
 
 class Bench:

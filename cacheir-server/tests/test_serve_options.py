@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,18 +13,18 @@ from cacheir.runtime import runtime
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.fake_model import open_fake
+from cacheir.testing.fake_runtime import FakeRuntime
 from cacheir_server import run_server
 from cacheir_server.command import serve
 from cacheir_server.service import Service
 from cacheir_server.spans import SpanGuard
 
 
-class Opened(runtime.Runtime):
+class Opened(FakeRuntime):
     """A runtime over the fake, whatever the model is called."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        self._model = open_fake()
-        self.artifact = SimpleNamespace(lock=SimpleNamespace(program_key="fake"))  # type: ignore[assignment]
+        super().__init__(open_fake())
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cacheir.runtime.engine.engine import Engine
-from cacheir.runtime.runtime import Runtime
 from cacheir.testing.fake_model import FakeExecutor, open_fake
+from cacheir.testing.fake_runtime import FakeRuntime
 from cacheir_server.app import create_app
 from cacheir_server.service import Service
 from cacheir_server.settings import ServerSettings
@@ -20,17 +19,9 @@ from cacheir_server.settings import ServerSettings
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 
 
-class FakeRuntime(Runtime):
-    """A runtime over a model that is open already."""
-
-    def __init__(self) -> None:
-        self._model = open_fake(FakeExecutor(max_tokens=64), chat_template=TEMPLATE)
-        self.artifact: Any = SimpleNamespace(lock=SimpleNamespace(program_key="fake"))
-
-
 @pytest.fixture(scope="module")
 def app() -> Any:
-    runtime = FakeRuntime()
+    runtime = FakeRuntime(open_fake(FakeExecutor(max_tokens=64), chat_template=TEMPLATE))
     service = Service(runtime, ServerSettings(model_name="fake"), Engine(runtime.model))
     yield create_app(service)
     service.close()
