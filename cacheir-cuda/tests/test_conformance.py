@@ -63,6 +63,16 @@ class TestWithoutGraphs(BackendTests):
     executor_options: ClassVar[Mapping[str, Any]] = {"extra": {"cuda_dtype": "bfloat16", "use_cuda_graph": False}}
 
 
+@pytest.mark.slow
+class TestFloat16(BackendTests):
+    """Matrices in float16: 11 bits of each weight and activation are left."""
+
+    plugin = "cacheir_cuda.plugin"
+    backend = "cuda"
+    tolerance = 1e-2
+    executor_options: ClassVar[Mapping[str, Any]] = {"extra": {"cuda_dtype": "float16"}}
+
+
 class TestTorchKernels(KernelTests):
     """The kit calls kernels with arrays, so each stands behind a function that takes arrays as tensors."""
 

@@ -27,6 +27,7 @@ from cacheir.artifact.program_key import (
 from cacheir.artifact.read import read_artifact
 from cacheir.errors import ArtifactError, LoweringError, ModelError, UnsupportedModelError, UsageError
 from cacheir.models.imported import PLAIN_MODE, ImportedModel
+from cacheir.plugins.backend_options import check_backend_options
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.specs import BackendSpec
 from cacheir.schedule.program import Program
@@ -74,6 +75,7 @@ class CompileWork:
         installed = installation or default()
         check_options(options)
         backend = find_backend(installed, options.target)
+        check_backend_options(backend, options.backend_options)
         cache = settings.cache_dir()
         return cls(
             options=options,

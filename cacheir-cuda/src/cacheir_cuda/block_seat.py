@@ -30,7 +30,7 @@ class BlockSeat:
         asked: ExecutorOptions,
     ) -> None:
         self._device = device
-        self._dtype: torch.dtype = getattr(torch, options.dtype)
+        self._dtype: torch.dtype = getattr(torch, options.cuda_dtype)
         self._pdl = options.programmatic_launch and device.type == "cuda" and _hopper(device)
         self._space = Workspace(device)
         self._plans: dict[str, MainPlan] = {}
@@ -76,7 +76,7 @@ def _why_not(options: CudaOptions, asked: ExecutorOptions) -> str:
         return "blocks are switched off"
     if asked.unfuse:
         return "a node runs by its meaning (unfuse)"
-    if options.dtype == "float32":
+    if options.cuda_dtype == "float32":
         return "matrices are float32, and the blocks multiply 16 bits"
     if asked.batch_invariant:
         return "cuBLAS sums in an order of its own for each number of rows"

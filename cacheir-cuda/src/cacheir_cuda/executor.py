@@ -103,7 +103,7 @@ class CudaExecutor:
         self._kernels: dict[str, KernelSpec] = {name: self._installation.kernels[name] for name in names}
         check_compiled(self._kernels, self._device.type)
         self._entries = {name: resolve(spec.entry) for name, spec in self._kernels.items()}
-        self._residents = Residents(weights, self._device, getattr(torch, self._own.dtype))
+        self._residents = Residents(weights, self._device, getattr(torch, self._own.cuda_dtype))
         self._meaning = ByMeaning(self._installation)
         launches = {
             (mode, graph.name): flatten(program, mode, graph.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from cacheir.errors import UsageError
@@ -12,53 +12,54 @@ from cacheir.errors import UsageError
 DTYPES = ("bfloat16", "float16", "float32")
 DEVICE_VARIABLE = "CACHEIR_CUDA_DEVICE"
 DTYPE_VARIABLE = "CACHEIR_CUDA_DTYPE"
-GRAPH_VARIABLE = "CACHEIR_CUDA_GRAPH"
-CHAIN_VARIABLE = "CACHEIR_CUDA_CHAIN"
-BLOCKS_VARIABLE = "CACHEIR_CUDA_BLOCKS"
-LAUNCH_VARIABLE = "CACHEIR_CUDA_PROGRAMMATIC_LAUNCH"
-NAMES = ("device", "cuda_dtype", "use_cuda_graph", "decode_chain", "blocks", "programmatic_launch")
+_TEXTS = {"device": DEVICE_VARIABLE, "cuda_dtype": DTYPE_VARIABLE}
+_SWITCHES = {
+    "use_cuda_graph": "CACHEIR_CUDA_GRAPH",
+    "decode_chain": "CACHEIR_CUDA_CHAIN",
+    "blocks": "CACHEIR_CUDA_BLOCKS",
+    "programmatic_launch": "CACHEIR_CUDA_PROGRAMMATIC_LAUNCH",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CudaOptions:
     """``device`` is a torch device: ``cuda``, ``cuda:1``, or ``cpu`` for the same kernels on the processor.
 
-    ``dtype`` is how matrices are held, one of ``DTYPES``; activations stay float32. ``use_cuda_graph`` False launches
-    every kernel from Python, for debugging. ``decode_chain`` False leaves the CUDA C++ kernels out, ``blocks``
+    ``cuda_dtype`` is how matrices are held, one of ``DTYPES``; activations stay float32. ``use_cuda_graph`` False
+    launches every kernel from Python, for debugging. ``decode_chain`` False leaves the CUDA C++ kernels out, ``blocks``
     False the Triton kernels of whole blocks; ``programmatic_launch`` False lets none of those begin before the one
-    before it has ended.
+    before it has ended. Raises UsageError for a value that none can be.
     """
 
     device: str = "cuda"
-    dtype: str = "bfloat16"
+    cuda_dtype: str = "bfloat16"
     use_cuda_graph: bool = True
     decode_chain: bool = True
     blocks: bool = True
     programmatic_launch: bool = True
 
+    def __post_init__(self) -> None:
+        if self.cuda_dtype not in DTYPES:
+            raise UsageError(f"the CUDA backend holds weights as {', '.join(DTYPES)}, not {self.cuda_dtype!r}")
+        kind, _, number = self.device.partition(":")
+        if kind not in ("cuda", "cpu") or (number and not number.isdigit()):
+            raise UsageError(f"{self.device!r} is no device of the CUDA backend: cuda, cuda:NUMBER or cpu")
+
 
 def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> CudaOptions:
-    """``ExecutorOptions.extra``, whose names are ``NAMES``, else the environment, else defaults.
+    """``ExecutorOptions.extra``, whose names are the fields of ``CudaOptions``, else the environment, else defaults.
 
     Raises UsageError for a name that is no option and for a value that none can be.
     """
-    unknown = sorted(set(extra) - set(NAMES))
+    names = [field.name for field in fields(CudaOptions)]
+    unknown = sorted(set(extra) - set(names))
     if unknown:
-        raise UsageError(f"the CUDA backend has no option {unknown[0]!r}: {', '.join(NAMES)}")
-    device = str(extra.get("device") or environment.get(DEVICE_VARIABLE) or "cuda")
-    dtype = str(extra.get("cuda_dtype") or environment.get(DTYPE_VARIABLE) or "bfloat16")
-    if dtype not in DTYPES:
-        raise UsageError(f"the CUDA backend holds weights as {', '.join(DTYPES)}, not {dtype!r}")
-    kind, _, number = device.partition(":")
-    if kind not in ("cuda", "cpu") or (number and not number.isdigit()):
-        raise UsageError(f"{device!r} is no device of the CUDA backend: cuda, cuda:NUMBER or cpu")
-    switches = {
-        name: bool(extra.get(name, environment.get(variable, "1") != "0"))
-        for name, variable in (
-            ("use_cuda_graph", GRAPH_VARIABLE),
-            ("decode_chain", CHAIN_VARIABLE),
-            ("blocks", BLOCKS_VARIABLE),
-            ("programmatic_launch", LAUNCH_VARIABLE),
-        )
+        raise UsageError(f"the CUDA backend has no option {unknown[0]!r}: {', '.join(names)}")
+    given: dict[str, Any] = {
+        name: str(extra.get(name) or environment.get(variable) or "") for name, variable in _TEXTS.items()
     }
-    return CudaOptions(device=device, dtype=dtype, **switches)
+    given = {name: text for name, text in given.items() if text}
+    given |= {
+        name: bool(extra.get(name, environment.get(variable, "1") != "0")) for name, variable in _SWITCHES.items()
+    }
+    return CudaOptions(**given)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cacheir.errors import UsageError
 from cacheir.formats.quant_array import QuantArray
 from cacheir.reference.bf16 import from_bf16
 from cacheir.weights.store import WeightStore
@@ -58,8 +59,16 @@ class Residents:
             kind, rows, tiles, warps = layout.split()[1:]
             return pack(self.get("rows", recipes), Tile(kind, int(rows), int(tiles), int(warps), "", 1, 0))
         dtype = torch.float32 if layout == "f32" else self._dtype
-        parts = [self._moved(self._store.get(recipe), dtype) for recipe in recipes]
+        parts = [self._checked(self._moved(self._store.get(recipe), dtype), recipe) for recipe in recipes]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _checked(self, made: torch.Tensor, recipe: str) -> torch.Tensor:
+        """``made``; UsageError where float16 turned a weight into an infinity."""
+        if made.dtype == torch.float16 and bool(made.isinf().any()):
+            raise UsageError(
+                f"{recipe} has values that float16 cannot hold (above 65504)", hint="use --cuda-dtype bfloat16"
+            )
+        return made
 
     def _moved(self, stored: Any, dtype: torch.dtype) -> torch.Tensor:
         if isinstance(stored, QuantArray):

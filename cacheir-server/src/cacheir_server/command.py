@@ -41,6 +41,7 @@ def serve(
     precise: bool = typer.Option(False, help="Take only kernels that compute in f32."),
     quant: str = typer.Option("", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."),
     kv_dtype: str = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8."),
+    cuda_dtype: str = typer.Option("", help="How the cuda backend holds matrices: bfloat16 or float16."),
     batch_invariant: bool = typer.Option(False, help="Take only kernels whose bits do not depend on what runs beside."),
     api_key: list[str] = KEY,
     served_model_name: str = typer.Option("", help="What requests call the model; else its own name."),
@@ -88,6 +89,7 @@ def serve(
         batch_invariant=batch_invariant,
         kv_tokens=kv_tokens,
         kv_dtype=kv_dtype,
+        backend_options={"cuda_dtype": cuda_dtype} if cuda_dtype else {},
         compile_options=CompileOptions(
             precise=precise, quant=quant, max_rows=max_batch_size or CompileOptions.max_rows
         ),

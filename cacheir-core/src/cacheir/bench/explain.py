@@ -150,6 +150,7 @@ def measure_step(
             threads=threads,
             page_tokens=PAGE_TOKENS,
             batch_invariant=artifact.card.options.batch_invariant,
+            extra=artifact.card.options.backend_options,
             installation=installation,
         )
     )

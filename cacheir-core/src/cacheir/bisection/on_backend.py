@@ -78,6 +78,7 @@ class BackendRunner:
         options = ExecutorOptions(
             threads=usable_cores(),
             batch_invariant=self._artifact.card.options.batch_invariant,
+            extra=self._artifact.card.options.backend_options,
             page_tokens=PAGE_TOKENS,
             unfuse=tuple(launch.address for launch in by_meaning),
             installation=self._installation,

@@ -53,6 +53,7 @@ def benchmark(
     precise: bool = model_options.PRECISE,
     quant: str = model_options.QUANT,
     kv_dtype: str = model_options.KV_DTYPE,
+    cuda_dtype: str = model_options.CUDA_DTYPE,
     suite: str = typer.Option(
         "", help="Run a plugin's suite instead; `cacheir plugins list --kind benchmarks` lists them."
     ),
@@ -109,6 +110,7 @@ def benchmark(
         precise=precise,
         quant=quant,
         kv_dtype=kv_dtype,
+        cuda_dtype=cuda_dtype,
         unfuse=[],
     ) as runtime:
         ids = runtime.encode(prompt)
@@ -125,6 +127,7 @@ def benchmark(
             "precise": runtime.artifact.card.options.precise,
             "quant": quant,
             "kv_dtype": kv_dtype,
+            "cuda_dtype": cuda_dtype,
             "threads": threads,
             "max_seq": runtime.artifact.card.max_seq,
             "repeats": repeats,
@@ -138,6 +141,7 @@ def benchmark(
         words += ["--batch-invariant"] if batch_invariant else []
         words += ["--precise"] if precise else []
         words += [*(["--quant", quant] if quant else []), *(["--kv-dtype", kv_dtype] if kv_dtype else [])]
+        words += ["--cuda-dtype", cuda_dtype] if cuda_dtype else []
         report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
     report["environment"] = environment()
     _emit(report, output)

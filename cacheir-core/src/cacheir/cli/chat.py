@@ -48,6 +48,7 @@ def chat(
     strict: bool = model_options.STRICT,
     quant: str = model_options.QUANT,
     kv_dtype: str = model_options.KV_DTYPE,
+    cuda_dtype: str = model_options.CUDA_DTYPE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what each answer cost."),
 ) -> None:
@@ -77,6 +78,7 @@ def chat(
         strict=strict,
         quant=quant,
         kv_dtype=kv_dtype,
+        cuda_dtype=cuda_dtype,
         unfuse=unfuse,
     ) as runtime:
         # A model without a template is refused before the first question, not after it.

@@ -41,6 +41,7 @@ def compile_command(
     batch_invariant: bool = typer.Option(
         False, "--batch-invariant", help="Take only kernels whose bits do not depend on the number of rows."
     ),
+    cuda_dtype: str = model_options.CUDA_DTYPE,
     strict: bool = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused."),
     materialise: bool = typer.Option(False, "--materialise", help="Copy the weights into the artifact."),
     until: str = typer.Option("", help="Stop after this pass, and write the graphs' text for --from to go on with."),
@@ -63,6 +64,7 @@ def compile_command(
             precise=precise,
             batch_invariant=batch_invariant,
             strict=strict,
+            backend_options=model_options.cuda_options(cuda_dtype),
         )
         staged(model, output, options, until=until, after=from_pass, materialise=materialise, as_json=as_json)
         return
@@ -81,6 +83,7 @@ def compile_command(
         precise=precise,
         batch_invariant=batch_invariant,
         strict=strict,
+        backend_options=model_options.cuda_options(cuda_dtype),
         materialise=materialise,
         progress=say,
     )

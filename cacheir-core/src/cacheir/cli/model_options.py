@@ -20,6 +20,7 @@ PRECISE = typer.Option(
 )
 QUANT = typer.Option("", help="Quantise the weights: a quantiser's name, as int8 or int4, or a recipe file (.json).")
 KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default f32.")
+CUDA_DTYPE = typer.Option("", help="How the cuda backend holds matrices: bfloat16, its default, or float16.")
 STRICT = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused.")
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 
@@ -36,6 +37,7 @@ def open_runtime(
     unfuse: list[str],
     quant: str = "",
     kv_dtype: str = "",
+    cuda_dtype: str = "",
 ) -> Runtime:
     """The open model; what takes long, and which kernels had to be replaced here, is said on standard error."""
     runtime = Runtime(
@@ -46,9 +48,15 @@ def open_runtime(
         batch_invariant=batch_invariant,
         unfuse=unfuse,
         kv_dtype=kv_dtype,
+        backend_options=cuda_options(cuda_dtype),
         compile_options=CompileOptions(precise=precise, strict=strict, quant=quant),
         progress=say,
     )
     for note in runtime.artifact.notes:
         say(note)
     return runtime
+
+
+def cuda_options(cuda_dtype: str) -> dict[str, str]:
+    """``--cuda-dtype`` as an option of the backend; another backend than cuda refuses it."""
+    return {"cuda_dtype": cuda_dtype} if cuda_dtype else {}

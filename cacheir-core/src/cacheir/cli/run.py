@@ -45,6 +45,7 @@ def run(
     strict: bool = model_options.STRICT,
     quant: str = model_options.QUANT,
     kv_dtype: str = model_options.KV_DTYPE,
+    cuda_dtype: str = model_options.CUDA_DTYPE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what it cost."),
     as_json: bool = typer.Option(False, "--json", help="Print ids, text and costs as JSON once it is done."),
@@ -79,6 +80,7 @@ def run(
         strict=strict,
         quant=quant,
         kv_dtype=kv_dtype,
+        cuda_dtype=cuda_dtype,
         unfuse=unfuse,
     ) as runtime:
         ids = runtime.chat_ids(_messages(text, system)) if chat else runtime.encode(text)

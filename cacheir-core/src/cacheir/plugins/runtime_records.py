@@ -38,7 +38,7 @@ class BackendSpec:
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
     memory: Lazy[Callable[[Program, ExecutorOptions, Sequence[int]], MemoryForecast]] | None = None
     rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
-    # A frozen dataclass of what ExecutorOptions.extra may hold; nothing fills or checks ``extra`` yet.
+    # A frozen dataclass of what ExecutorOptions.extra may hold, whose ``__post_init__`` refuses values by UsageError.
     options: Lazy[type] | None = None
 
     def __post_init__(self) -> None:

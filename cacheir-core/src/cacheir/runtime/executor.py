@@ -140,8 +140,8 @@ class CallTiming:
 class ExecutorOptions:
     """How an executor is opened. ``threads`` 0 means as many as the process may use.
 
-    ``extra`` is for a backend's own options (``BackendSpec.options``); no command fills it yet. ``installation`` is
-    where ops and kernels are looked up, None for the process's.
+    ``extra`` are the backend's own options, fields of ``BackendSpec.options``. ``installation`` is where ops and
+    kernels are looked up, None for the process's.
     """
 
     threads: int = 0

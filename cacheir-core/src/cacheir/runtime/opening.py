@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheir.errors import CacheIRError, PluginError, UsageError
 from cacheir.models.imported import PLAIN_MODE
+from cacheir.plugins.backend_options import check_backend_options
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.backend_choice import LAST_RESORT, BackendChoice, choose_backend
 from cacheir.runtime.executor import Executor, ExecutorOptions
@@ -56,10 +57,13 @@ def open_anything(
     """Compiles where it must, loads, and opens the pools. Everything that was opened is closed again on an error."""
     artifact, choice = find_program(model, options, installation, progress)
     backend = installation.backends[artifact.program.backend]
+    extra = {**artifact.card.options.backend_options, **options.executor.extra}
+    check_backend_options(backend, extra)
     executor_options = replace(
         options.executor,
         threads=options.executor.threads or usable_cores(),
         batch_invariant=artifact.card.options.batch_invariant,
+        extra=extra,
         installation=installation,
     )
     executor: Executor = resolve(backend.executor)(executor_options)

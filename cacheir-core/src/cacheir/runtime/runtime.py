@@ -51,8 +51,8 @@ class Runtime:
     ``max_seq`` 0 means the model's own context as the compiler bounds it. ``batch_invariant`` makes a row's bits
     independent of what runs beside it. ``kv_tokens`` is how many positions all sessions together may hold (0: one full
     context, at least 8192), ``page_tokens`` how many make a page, ``chunk_tokens`` how much of a prompt runs at once.
-    ``unfuse`` names nodes to run by their meaning: ``product``, or ``product@3`` for layer 3 alone. ``progress`` is
-    called with what takes long.
+    ``unfuse`` names nodes to run by their meaning: ``product``, or ``product@3`` for layer 3 alone. ``backend_options``
+    are the backend's own (``cuda_dtype`` of cuda). ``progress`` is called with what takes long.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Runtime:
         kv_dtype: str = "",
         chunk_tokens: int = 512,
         unfuse: Sequence[str] = (),
+        backend_options: Mapping[str, Any] | None = None,
         compile_options: CompileOptions | None = None,
         installation: Installation | None = None,
         progress: Callable[[str], None] | None = None,
@@ -93,6 +94,7 @@ class Runtime:
                 kv_dtype=checked_string("kv_dtype", kv_dtype),
                 page_tokens=page_tokens,
                 unfuse=checked_strings("unfuse", unfuse),
+                extra=dict(backend_options or {}),
             ),
             kv_tokens=kv_tokens,
             chunk_tokens=checked_count("chunk_tokens", chunk_tokens),

@@ -95,6 +95,6 @@ def _why_not(program: Program, device: torch.device, options: CudaOptions) -> st
         return "graphs are switched off"
     if not options.decode_chain:
         return "it is switched off"
-    if options.dtype != "bfloat16":
-        return f"matrices are held as {options.dtype}, and the kernels read bfloat16"
+    if options.cuda_dtype != "bfloat16":
+        return f"matrices are held as {options.cuda_dtype}, and the kernels read bfloat16"
     return ""

@@ -1,0 +1,42 @@
+"""``CudaRuntime``: a ``Runtime`` on the CUDA backend, with its options by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacheir.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from cacheir.artifact.artifact import Artifact
+
+
+class CudaRuntime(Runtime):
+    """``Runtime(model, "cuda")``. ``device``, ``cuda_dtype`` and the switches are those of ``CudaOptions``.
+
+        with CudaRuntime("smollm2", cuda_dtype="float16") as runtime:
+            print("".join(runtime.generate("The capital of France is", max_new_tokens=16)))
+
+    What is None is taken from the environment, else it is the default. ``others`` are ``Runtime``'s.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Artifact,
+        *,
+        device: str | None = None,
+        cuda_dtype: str | None = None,
+        use_cuda_graph: bool | None = None,
+        decode_chain: bool | None = None,
+        blocks: bool | None = None,
+        **others: Any,
+    ) -> None:
+        given = {
+            "device": device,
+            "cuda_dtype": cuda_dtype,
+            "use_cuda_graph": use_cuda_graph,
+            "decode_chain": decode_chain,
+            "blocks": blocks,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        super().__init__(model, "cuda", backend_options=options, **others)
