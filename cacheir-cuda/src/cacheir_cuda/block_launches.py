@@ -32,6 +32,7 @@ class BlockKernels:
 
     dtype: torch.dtype
     pdl: bool
+    triton_matmul: bool = False  # products of many rows too, instead of cuBLAS's
 
 
 def block_launches(plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace) -> list[BoundLaunch]:
@@ -151,7 +152,7 @@ class _Blocks:
         return partial(_in_turn, both, gate, down)
 
     def _product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Any:
-        if self.rows <= MOST_ROWS:
+        if self.rows <= MOST_ROWS or self.kernels.triton_matmul:
             return partial(product_parts, x, weight, out, pdl=self.pdl)
         return partial(large_product, x, weight.t(), out[0])
 

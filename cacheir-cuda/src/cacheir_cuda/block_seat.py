@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from cacheir.schedule.flatten import Launch
 from cacheir_cuda.binding import BoundLaunch, Surroundings
 from cacheir_cuda.kernels.triton_refusals import why_not_here
 from cacheir_cuda.layer_plan import MainPlan, NotOfTheForm, plan_main
-from cacheir_cuda.options import CudaOptions
+from cacheir_cuda.options import MATMUL_VARIABLE, CudaOptions
 from cacheir_cuda.workspace import Workspace
 
 _TRITON = "cuda.triton."
@@ -55,7 +56,7 @@ class BlockSeat:
             return None
         from cacheir_cuda.block_launches import BlockKernels, block_launches
 
-        kernels = BlockKernels(dtype=self._dtype, pdl=self._pdl)
+        kernels = BlockKernels(dtype=self._dtype, pdl=self._pdl, triton_matmul=os.environ.get(MATMUL_VARIABLE) == "1")
         return block_launches(self._plans[mode], around, kernels, self._space)
 
     def wanted_weights(self) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -35,6 +35,7 @@ from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
+from cacheir_cuda.adapters.pages import check_pages
 from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
@@ -151,6 +152,7 @@ class CudaExecutor:
             if not isinstance(error, torch.OutOfMemoryError) and self._device.type == "cuda":
                 raise
             raise DeviceOutOfMemory(f"the KV pools of {list(pages)} pages do not fit into memory: {error}") from error
+        check_pages(self._kernels, self._pools)
         self._chain.open(self._pools, program.max_seq)
 
     def capabilities(self) -> Capabilities:

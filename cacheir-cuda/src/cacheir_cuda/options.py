@@ -12,6 +12,10 @@ from cacheir.errors import UsageError
 DTYPES = ("bfloat16", "float16", "float32")
 DEVICE_VARIABLE = "CACHEIR_CUDA_DEVICE"
 DTYPE_VARIABLE = "CACHEIR_CUDA_DTYPE"
+MATMUL_VARIABLE = "CACHEIR_TRITON_MATMUL"
+PAGED_DECODE_VARIABLE = "CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE"
+# Which kernels are chosen depends on these.
+_CHOICES = ((DEVICE_VARIABLE, "cpu"), ("TRITON_INTERPRET", "1"), (MATMUL_VARIABLE, "1"), (PAGED_DECODE_VARIABLE, "1"))
 _TEXTS = {"device": DEVICE_VARIABLE, "cuda_dtype": DTYPE_VARIABLE}
 _SWITCHES = {
     "use_cuda_graph": "CACHEIR_CUDA_GRAPH",
@@ -63,3 +67,8 @@ def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.e
         name: bool(extra.get(name, environment.get(variable, "1") != "0")) for name, variable in _SWITCHES.items()
     }
     return CudaOptions(**given)
+
+
+def choices_text() -> str:
+    """The variables that are set and by which kernels are chosen: a program of others is not this one."""
+    return " ".join(f"{name}={value}" for name, value in _CHOICES if os.environ.get(name) == value)

@@ -20,7 +20,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
         BackendSpec(
             name="cuda",
             summary="PyTorch and Triton kernels for NVIDIA GPUs",
-            targets=("cuda.triton", "cuda.torch"),
+            targets=("cuda.triton", "cuda.torch", "cuda.adapter"),
             row_classes=(1,),
             capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             plan_steps=("cacheir_cuda.chain.plan_step:plan_decode_chain",),
@@ -28,21 +28,31 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             probe="cacheir_cuda.probe:why_unavailable",
             rates="cacheir_cuda.transfer_rates:transfer_rates",
             options="cacheir_cuda.options:CudaOptions",
+            instruction_set="cacheir_cuda.options:choices_text",
         ),
     )
 
 
 @hookimpl
 def cacheir_register_kernels() -> Iterator[KernelSpec]:
-    """The torch kernels, which run everything, and the Triton kernels of a decode step."""
+    """The torch kernels, which run everything, the Triton kernels, and those of other libraries."""
+    from cacheir_cuda.adapters.table import adapters
     from cacheir_cuda.kernels.table import torch_kernels
     from cacheir_cuda.kernels.triton_table import triton_kernels
 
     yield from torch_kernels()
     yield from triton_kernels()
+    yield from adapters()
 
 
 @hookimpl
 def cacheir_register_checks() -> Iterable[CheckSpec]:
-    """Return the check of the NVIDIA driver for ``cacheir plugins doctor``."""
-    return (CheckSpec(name="cuda-driver", run="cacheir_cuda.driver:check_driver"),)
+    """Return the checks of the NVIDIA driver and of each library with an adapter, for ``cacheir plugins doctor``."""
+    libraries = "cacheir_cuda.adapters.libraries"
+    return (
+        CheckSpec(name="cuda-driver", run="cacheir_cuda.driver:check_driver"),
+        CheckSpec(name="flash-attention", run=f"{libraries}:check_flash_attention"),
+        CheckSpec(name="flash-attention-vllm", run=f"{libraries}:check_vllm_flash_attention"),
+        CheckSpec(name="flashinfer", run=f"{libraries}:check_flashinfer"),
+        CheckSpec(name="cutlass", run=f"{libraries}:check_cutlass"),
+    )

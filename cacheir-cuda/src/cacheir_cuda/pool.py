@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ class Pool:
         # Row bounds and lengths of the step under way as the host knows them; None: a kernel asks the device.
         self.row_starts: list[int] | None = None
         self.lengths: list[int] | None = None
+        self.step = 0  # the number of the step under way
+        self.kept: dict[Hashable, Any] = {}  # what kernels keep with these pages
 
     @property
     def nbytes(self) -> int:
@@ -49,6 +52,7 @@ class Pool:
     def begin_step(self, row_starts: list[int], lengths: list[int]) -> None:
         """Say which tokens belong to which row in the step that comes."""
         self.row_starts, self.lengths = row_starts, lengths
+        self.step += 1
 
     def append(self, layer: int, k: F32, v: F32, slots: I32) -> None:
         """k, v [T, K, D] into token places ``slots`` [T] of ``layer``, for an op that runs by its meaning."""

@@ -96,6 +96,22 @@ def paged_attention_prefill_sdpa(
         out[begin:end].copy_(mixed[0].transpose(0, 1))
 
 
+def gathered_rows(
+    kv: Pool, layer: int, page_table: Tensor, row_starts: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Keys and values [S, K, D] of all rows that have tokens, one behind the other, and how many each has."""
+    counts = [length for _, _, _, length in _rows(kv, row_starts, lengths)]
+    rows = [gathered_row(kv, layer, page_table[row], length) for row, _, _, length in _rows(kv, row_starts, lengths)]
+    keys, values = (torch.cat([row[part] for row in rows]) for part in (0, 1))
+    return keys, values, counts
+
+
+def gathered_row(kv: Pool, layer: int, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Keys and values [length, K, D] of the row whose pages ``table`` [M] lists."""
+    keys, values, _ = _gather(kv, layer, table[None, : -(-length // kv.page_tokens)], length)
+    return keys[0], values[0]
+
+
 def _rows(kv: Pool, row_starts: Tensor, lengths: Tensor) -> list[tuple[int, int, int, int]]:
     """(row, first token, last token + 1, keys) of each row that has tokens."""
     bounds = row_starts.tolist() if kv.row_starts is None else kv.row_starts

@@ -10,7 +10,7 @@ from cacheir.errors import UsageError
 from cacheir.ir import Op, TensorType
 from cacheir.plugins import KernelSpec
 from cacheir_cuda.kernels import refusals
-from cacheir_cuda.options import DEVICE_VARIABLE
+from cacheir_cuda.options import DEVICE_VARIABLE, MATMUL_VARIABLE
 
 
 def rows(op: Op) -> str | None:
@@ -31,6 +31,13 @@ def rotation(op: Op) -> str | None:
     return why_not_here() or refusals.rope(op)
 
 
+def matmul(op: Op) -> str | None:
+    """As ``rows``, where it was asked for: cuBLAS is faster for many rows of most shapes."""
+    if os.environ.get(MATMUL_VARIABLE) != "1":
+        return f"products of many rows are cuBLAS's unless {MATMUL_VARIABLE}=1"
+    return rows(op)
+
+
 def why_not_here() -> str | None:
     """Why Triton cannot run here, None where it can."""
     if find_spec("triton") is None:
@@ -42,7 +49,7 @@ def why_not_here() -> str | None:
 
 def check_compiled(kernels: Mapping[str, KernelSpec], device: str) -> None:
     """Raise UsageError where a program that was compiled for a GPU is to run on the processor."""
-    compiled = [name for name, spec in kernels.items() if spec.target == "cuda.triton"]
+    compiled = [name for name in kernels if name.startswith("cuda.triton.")]
     if device == "cpu" and compiled and os.environ.get("TRITON_INTERPRET") != "1":
         raise UsageError(
             f"{compiled[0]} is for a GPU, and the device is the processor",

@@ -17,6 +17,7 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("rope_pair", "triton_rows:rope_pair", (), "rotation", 0),
     ("kv_append", "triton_rows:kv_append", (), "rows", 0),
     ("linear", "triton_products:linear", LINEAR_LAYOUTS, "rows", 1),
+    ("linear", "triton_tiles:matmul", LINEAR_LAYOUTS, "matmul", 0),
     ("fused_qkv", "triton_products:fused_qkv", QKV_LAYOUTS, "rows", 1),
     ("fused_swiglu", "triton_products:fused_swiglu", SWIGLU_LAYOUTS, "rows", 1),
     ("head_argmax", "triton_tiles:head_argmax", LINEAR_LAYOUTS, "rows", 0),
@@ -42,6 +43,6 @@ def triton_kernels() -> Iterator[KernelSpec]:
             layouts=layouts,
             weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
             row_order="varies",
-            min_rows=1,
+            min_rows=2 if refusal == "matmul" else 1,
             max_rows=most,
         )

@@ -149,7 +149,7 @@ def product_gated(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *
     )  # fmt: skip
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
     """x [T, K] f32, weight [N, K], bias [N] f32 -> out [T, N] f32: x rounded to the weight's type."""
     rows, (count, width) = x.shape[0], weight.shape
     block = _rows(rows)
