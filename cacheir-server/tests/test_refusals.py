@@ -278,6 +278,7 @@ SNAPSHOT = {
     "cacheir_spilled_bytes": ["counter", "direction"],
     "cacheir_deduplicated_requests": ["counter"],
     "cacheir_aged_admissions": ["counter"],
+    "cacheir_plans": ["counter", "origin"],
     "cacheir_kernel_fallbacks": ["counter", "reason"],
     "cacheir_graph_misses": ["counter", "reason"],
     "cacheir_draft_tokens": ["counter", "result"],

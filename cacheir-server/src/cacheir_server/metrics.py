@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import OUTCOMES, Event
 from cacheir.runtime.engine.plan_step import WAIT_REASONS
+from cacheir.runtime.engine.planner import PLAN_ORIGINS
 from cacheir.runtime.engine.prefix_index import MISS_REASONS
 from cacheir_server.metric_aliases import aliases
 
@@ -98,6 +99,7 @@ class Metrics(Collector):
         yield _sums("cacheir_waits", "Steps after which somebody waited.", "reason", counters.waits, reasons)
         modes = ("prefill", "decode", "run_ahead")
         yield _sums("cacheir_steps", "Calls of the executor.", "mode", counters.steps, modes)
+        yield _sums("cacheir_plans", "Plans of a step, by how they came about.", "origin", counters.plans, PLAN_ORIGINS)
         yield _sum("cacheir_prompt_tokens", "Tokens of prompts.", counters.prompt_tokens)
         yield _sum("cacheir_generation_tokens", "Tokens sampled.", counters.sampled_tokens)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from cacheir.runtime.detokenize import Detokenizer
@@ -26,6 +27,7 @@ class Answer:
         self._stop_ids = frozenset(sampling.stop_ids)
         self._detokenizer = Detokenizer(tokenizer, at_start=at_start)
         self._stops = StopStrings(sampling.stop)
+        self._untold: deque[int] = deque()
 
     @property
     def remaining(self) -> int:
@@ -44,6 +46,22 @@ class Answer:
         elif self.remaining <= 0:
             text += self._end("length")
         return text
+
+    def take(self, token: int) -> None:
+        """Counts ``token`` and leaves its text to ``text``. For answers without stop strings: ids alone end them."""
+        self.sampled += 1
+        if token in self._stop_ids:
+            self.finish_reason = "stop"
+            return
+        self.ids.append(token)
+        self._untold.append(token)
+        if self.remaining <= 0:
+            self.finish_reason = "length"
+
+    def text(self, *, ended: bool) -> str:
+        """The text of the next token that ``take`` counted; with ``ended`` all that was held back besides."""
+        text = self._detokenizer.push((self._untold.popleft(),)) if self._untold else ""
+        return text + self._detokenizer.finish() if ended else text
 
     def push_all(self, tokens: Sequence[int]) -> tuple[str, int]:
         """The text of ``tokens`` up to the one that ends the answer, and how many of them were used."""

@@ -83,6 +83,7 @@ class Capabilities:
     max_tokens: int
     run_ahead: bool
     masks: bool
+    overlaps: bool = False  # ``submit`` returns before the step is done, so that the host works meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,6 +225,27 @@ class FakeExecutor:
         return RowOutput(slot=row.slot, token=token)
 
 
+class OverlappingExecutor(FakeExecutor):
+    """A fake whose ``submit`` returns at once: the step is computed when it is waited for, as late as can be.
+
+    So whatever the host does to its pages meanwhile shows in the output. ``calls`` are ``submit`` and ``wait`` as they
+    came; a test may add its own.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.calls: list[str] = []
+        self._capabilities = replace(self._capabilities, overlaps=True)
+
+    def submit(self, step: Step) -> Any:
+        self.calls.append("submit")
+        return [step]
+
+    def wait(self, ticket: Any) -> StepOutput:
+        self.calls.append("wait")
+        return super().submit(ticket.pop())
+
+
 def program(executor: FakeExecutor, *, max_seq: int = 128, **defaults: Any) -> Program:
     """A program without graphs, which is all that the runtime looks at."""
     kinds = (

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def take_in(state: EngineState, entry: Entry) -> None:
     """A new computation waits."""
+    state.changes += 1
     state.waiting.append(entry)
     for listener in entry.listeners:
         state.by_job[listener.job.id] = entry
@@ -34,6 +35,7 @@ def take_in(state: EngineState, entry: Entry) -> None:
 
 def take_twin(state: EngineState, entry: Entry, listener: Listener) -> None:
     """One more client of a computation that is under way; it gets what the others had."""
+    state.changes += 1
     entry.listeners.append(listener)
     entry.bounded = entry.bounded or listener.job.deadline is not None
     entry.priority = max(entry.priority, listener.job.priority)
@@ -47,6 +49,7 @@ def turn(state: EngineState) -> None:
     for entry in state.running if state.switches else ():
         rotation = sum(len(entry.sequence.ids) > switch for switch in state.switches)
         if rotation != entry.sequence.rotation:
+            state.changes += 1
             _give_back(state, entry)
             entry.sequence.cached, entry.sequence.rotation = 0, rotation
 
@@ -80,6 +83,9 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode
     entry = part.entry
     assert isinstance(entry, Entry)
     sequence = entry.sequence
+    if not entry.running:  # cancelled while the step ran
+        state.counters.discarded_tokens += part.last
+        return
     if output.error is not None:
         end(state, entry, "error", now, error=output.error)
         return
@@ -105,6 +111,7 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode
             # The likeliest of all ids has no text. The token before it is computed once more, within the mask.
             sequence.cached -= 1
             entry.masked = True
+            state.changes += 1
         else:
             entry.masked = False
             if entry.job.trace is not None:
@@ -128,35 +135,47 @@ def take_ahead(state: EngineState, entry: Entry, tokens: Sequence[int], now: flo
     state.counters.sampled_tokens += used
     if used:
         entry.first_token = entry.first_token or now
-        deliver(entry, text, tuple(entry.answer.ids[known:]), None, now)
+        state.outbox.post(deliver, entry, text, tuple(entry.answer.ids[known:]), None, now)
     if entry.answer.finish_reason is not None:
         state.counters.discarded_tokens += len(tokens) - used
         if entry.running:  # a client may have cancelled when it was told
             end(state, entry, entry.answer.finish_reason, now)
     elif barred < len(tokens):
         entry.masked = True
+        state.changes += 1
     elif entry.running:
         _enter(state, entry)
 
 
 def take_token(state: EngineState, entry: Entry, token: int, now: float, logprobs: TokenLogprobs | None = None) -> None:
-    """One more token of the answer: its text goes out, and the answer may end with it."""
-    known = len(entry.answer.ids)
+    """One more token of the answer: its text goes out, and the answer may end with it.
+
+    Where clients are told later, the text is made then too, unless a stop string in it could end the answer.
+    """
+    answer, outbox = entry.answer, state.outbox
+    known = len(answer.ids)
     entry.sequence.ids.append(token)
     entry.first_token = entry.first_token or now
     state.counters.sampled_tokens += 1
-    text = entry.answer.push(token)
-    ids = tuple(entry.answer.ids[known:])
-    deliver(entry, text, ids, logprobs if ids else None, now)
-    if entry.answer.finish_reason is not None:
-        end(state, entry, entry.answer.finish_reason, now)
+    if outbox.holds and not entry.job.sampling.stop:
+        answer.take(token)
+        ids = tuple(answer.ids[known:])
+        outbox.post(_tell, entry, answer.finish_reason is not None, ids, logprobs if ids else None, now)
+    else:
+        text = answer.push(token)
+        ids = tuple(answer.ids[known:])
+        outbox.post(deliver, entry, text, ids, logprobs if ids else None, now)
+    if answer.finish_reason is not None and entry.running:  # a client may have cancelled when it was told
+        end(state, entry, answer.finish_reason, now)
 
 
 def cancel(state: EngineState, job_id: str, now: float) -> bool:
     """One client goes; with the last one its computation ends. False where there is no such job any more."""
+    state.outbox.flush()
     entry = state.by_job.get(job_id)
     if entry is None:
         return False
+    state.changes += 1
     if len(entry.listeners) == 1:
         end(state, entry, "cancelled", now)
         return True
@@ -164,7 +183,7 @@ def cancel(state: EngineState, job_id: str, now: float) -> bool:
     entry.listeners.remove(listener)
     del state.by_job[job_id]
     state.counters.requests["cancelled"] += 1
-    deliver_end(entry, (listener,), "cancelled", now)
+    state.outbox.post(deliver_end, entry, (listener,), "cancelled", now)
     return True
 
 
@@ -182,6 +201,7 @@ def end(
 
     ``kind`` says whose an ``error`` is (``job.ERROR_KINDS``).
     """
+    state.changes += 1
     if entry.running:
         state.running.remove(entry)
         entry.running = False
@@ -195,7 +215,7 @@ def end(
     if key is not None and state.by_key.get(key) is entry:
         del state.by_key[key]
     told = None if error is None else kind
-    deliver_end(entry, entry.listeners, outcome, now, error=error, kind=told, hidden=hidden)
+    state.outbox.post(deliver_end, entry, entry.listeners, outcome, now, error=error, kind=told, hidden=hidden)
 
 
 def expire(state: EngineState, now: float) -> None:
@@ -204,6 +224,8 @@ def expire(state: EngineState, now: float) -> None:
         if not entry.bounded:
             continue
         late = [x for x in entry.listeners if x.job.deadline is not None and now >= x.job.deadline]
+        if late:  # they still get what came in time
+            state.outbox.flush()
         state.counters.violations["deadline"] += len(late)
         if late and len(late) == len(entry.listeners):
             end(state, entry, "deadline", now)
@@ -212,7 +234,7 @@ def expire(state: EngineState, now: float) -> None:
                 entry.listeners.remove(listener)
                 del state.by_job[listener.job.id]
                 state.counters.requests["deadline"] += 1
-                deliver_end(entry, (listener,), "deadline", now)
+                state.outbox.post(deliver_end, entry, (listener,), "deadline", now)
 
 
 def new_entry(state: EngineState, listener: Listener, answer: Answer, number: int, *, on_host: bool) -> Entry:
@@ -234,6 +256,7 @@ def new_entry(state: EngineState, listener: Listener, answer: Answer, number: in
 
 def _admit(state: EngineState, entry: Entry, now: float) -> None:
     path, again = entry.nodes, entry.started != 0.0
+    state.changes += 1
     state.index.restore(path)
     entry.sequence.tables = state.index.tables(path)
     entry.sequence.cached = len(path) * state.kv.page_tokens
@@ -257,6 +280,7 @@ def _admit(state: EngineState, entry: Entry, now: float) -> None:
 
 def _preempt(state: EngineState, entry: Entry) -> None:
     """Back to the queue without pages; what is still in the prefix index when it returns is not computed again."""
+    state.changes += 1
     state.counters.preemptions["recompute"] += 1
     state.counters.recomputed_tokens += entry.sequence.cached
     entry.preemptions += 1
@@ -265,6 +289,11 @@ def _preempt(state: EngineState, entry: Entry) -> None:
     state.running.remove(entry)
     state.waiting.append(entry)
     entry.running = False
+
+
+def _tell(entry: Entry, ended: bool, ids: tuple[int, ...], logprobs: TokenLogprobs | None, now: float) -> None:
+    """A token that was taken without its text; the text of the last holds all that was held back."""
+    deliver(entry, entry.answer.text(ended=ended), ids, logprobs, now)
 
 
 def _give_back(state: EngineState, entry: Entry) -> None:

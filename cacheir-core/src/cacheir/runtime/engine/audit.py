@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cacheir.errors import CacheIRError
 from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.plan_step import EnginePlan
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.executor import Executor, Row, Step
 
@@ -30,6 +31,32 @@ class AuditFinding:
     pool_page: int = -1
     layer: int = -1
     skipped: str = ""
+
+
+class Auditor:
+    """Audits every ``every``-th request that took pages over, none with 0. ``findings`` are those with a difference."""
+
+    def __init__(self, executor: Executor, group_layers: Sequence[Sequence[int]], *, every: int, exact: bool) -> None:
+        self.findings: list[AuditFinding] = []
+        self._executor, self._layers = executor, group_layers
+        self._every, self._exact = every, exact
+        self._reusing = 0
+
+    def check(self, state: EngineState, plan: EnginePlan) -> None:
+        """Audits those that ``plan`` admits and whose turn it is."""
+        if not self._every:
+            return
+        for entry in plan.admitted:
+            assert isinstance(entry, Entry)
+            if not entry.nodes:
+                continue
+            self._reusing += 1
+            if self._reusing % self._every:
+                continue
+            finding = audit_entry(self._executor, state, entry, self._layers, exact=self._exact)
+            state.counters.audits["skipped" if finding.skipped else "corrupt" if finding.problem else "clean"] += 1
+            if finding.problem:
+                self.findings.append(finding)
 
 
 def audit_entry(

@@ -12,11 +12,14 @@ from cacheir.runtime.engine.job import Event, Listener, TokenLogprobs, Usage
 def deliver(entry: Entry, text: str, ids: tuple[int, ...], logprobs: TokenLogprobs | None, now: float) -> None:
     """A token's text to every listener; nothing where neither text nor id came of it."""
     entry.text += text
+    entry.told += len(ids)
     told: tuple[TokenLogprobs, ...] = ()
     if logprobs is not None:
         entry.logprobs.append(logprobs)
         told = (logprobs,)
-    for listener in entry.listeners:
+    for listener in tuple(entry.listeners):  # whoever is told may cancel, himself or another
+        if listener.ended:
+            continue
         if not listener.first_token:
             listener.first_token = now
         if text or ids:
@@ -26,13 +29,13 @@ def deliver(entry: Entry, text: str, ids: tuple[int, ...], logprobs: TokenLogpro
 def join(entry: Entry, listener: Listener) -> None:
     """A client that joins late is told at once what the others have."""
     listener.shared = True
-    if entry.text or entry.answer.ids:
+    if entry.text or entry.told:
         listener.first_token = listener.arrived
         listener.sink(
             Event(
                 job_id=listener.job.id,
                 text=entry.text,
-                ids=tuple(entry.answer.ids),
+                ids=tuple(entry.answer.ids[: entry.told]),
                 logprobs=tuple(entry.logprobs),
             )
         )
@@ -50,7 +53,8 @@ def deliver_end(
 ) -> None:
     """The last event of each listener."""
     prompt = tuple(entry.prompt_logprobs) if entry.job.prompt_logprobs is not None else None
-    for listener in listeners:
+    for listener in tuple(listeners):
+        listener.ended = True
         listener.sink(
             Event(
                 job_id=listener.job.id,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cacheir.errors import CacheIRError, QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AHEAD_SECONDS
 from cacheir.runtime.engine import apply_step
-from cacheir.runtime.engine.audit import AuditFinding, audit_entry
+from cacheir.runtime.engine.audit import AuditFinding, Auditor
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.incident import Decision, Recorder
 from cacheir.runtime.engine.job import Event, Job, Listener, Sink
-from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, order_waiting, plan_step
+from cacheir.runtime.engine.outbox import Outbox
+from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, order_waiting
+from cacheir.runtime.engine.planner import Order, Planner
 from cacheir.runtime.engine.prefix_index import PrefixIndex
 from cacheir.runtime.engine.prompt_lookup import Speculation, draft
 from cacheir.runtime.engine.queue_limits import check_room
@@ -31,7 +32,6 @@ NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
 # So many steps of a row are applied in one go while the executor runs ahead: few enough to do it meanwhile.
 APPLY_EVERY = 8
-Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
 
 
 class Engine:
@@ -40,6 +40,9 @@ class Engine:
     ``submit`` queues a job and ``step`` moves all that run by one step; events go to the jobs' sinks from within. The
     engine takes the runner's lock for a step, so sessions of the same model may be used beside it. Without
     ``share_duplicates`` every job is computed for itself, whatever the job says.
+
+    Where the executor overlaps (``Capabilities.overlaps``), what a step brought is told, and the step after next is
+    planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``.
     """
 
     def __init__(
@@ -57,20 +60,19 @@ class Engine:
     ) -> None:
         self._model = model
         self._clock = clock
-        self._order = order
         self._speculation = speculation
         self._executor = model.executor
         capabilities = model.executor.capabilities()
         self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
         self._runs_ahead = capabilities.run_ahead and self._samples
+        self._overlaps = capabilities.overlaps
+        self._told_rows: tuple[tuple[Part, ...], tuple[tuple[str, int], ...]] = ((), ())
         self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
         self._arrivals = 0
         self._shares = share_duplicates
         self.recorder = Recorder(record)
-        self.findings: list[AuditFinding] = []  # audits that found a difference
-        self._audit_every = audit_every
-        self._reusing = 0
-        self._exact = capabilities.determinism == "bit"
+        exact = capabilities.determinism == "bit"
+        self._auditor = Auditor(model.executor, model.program.group_layers, every=audit_every, exact=exact)
         self.refused_ahead = ""
         kv, spec = model.runner.kv, model.program.spec
         self.store = SpillStore(model.executor, spill, kv.page_tokens, model.kv_groups)
@@ -81,12 +83,19 @@ class Engine:
             mask=model.runner.mask,
             reuses=spec is None or not spec.keys_depend_on_length,
             switches=model.runner.switches,
+            outbox=Outbox(holds=capabilities.overlaps),
         )
+        self._planner = Planner(self.state, order)
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return not self.state.running and not self.state.waiting
+
+    @property
+    def findings(self) -> list[AuditFinding]:
+        """Audits that found a difference."""
+        return self._auditor.findings
 
     def submit(self, job: Job, sink: Sink) -> None:
         """Queues ``job``; its events go to ``sink``. ``QueueFull``, or ``RequestTooLong`` for one that never fits."""
@@ -95,6 +104,7 @@ class Engine:
     def submit_all(self, jobs: Sequence[tuple[Job, Sink]]) -> None:
         """Queues all of ``jobs``, or raises as ``submit`` and takes none."""
         state = self.state
+        state.outbox.flush()
         if not self._shares:
             jobs = [(replace(job, share_duplicates=False), sink) for job, sink in jobs]
         ids: set[str] = set()
@@ -145,22 +155,30 @@ class Engine:
             self._model.runner.check_open()
             apply_step.expire(state, now)
             if self.idle:
+                state.outbox.flush()
                 return False
             apply_step.turn(state)
             plan = self._plan(now)
             if plan.waits:
                 state.counters.waits[plan.waits] += 1
             apply_step.make_room(state, plan, now)
-            if self._audit_every:
-                self._audit(plan)
+            self._auditor.check(state, plan)
             if not plan.parts:
                 self._unblock(plan)
+                state.outbox.flush()
                 return True
+            self._planner.note(plan)
             self._run(plan)
+            if not state.running and not state.waiting:
+                state.outbox.flush()
             seconds = self._clock() - now
         state.counters.step_seconds += seconds
         self._record(plan, seconds)
         return True
+
+    def tell(self) -> None:
+        """Tells clients what the last step brought, where that waits for the next one (``Capabilities.overlaps``)."""
+        self.state.outbox.flush()
 
     def run(self) -> None:
         """Steps until nothing runs and nothing waits."""
@@ -185,6 +203,7 @@ class Engine:
         with self._model.runner.lock:
             for job_id in list(self.state.by_job):
                 apply_step.cancel(self.state, job_id, self._clock())
+            self.state.outbox.flush()
             self.state.index.clear()
 
     def _plan(self, now: float) -> EnginePlan:
@@ -192,13 +211,27 @@ class Engine:
         if self._speculation.draft_tokens:
             for entry in state.running:
                 entry.draft = self._draft(entry)
-        waiting = self._order(state.waiting, now, state.limits.ageing_s) if state.waiting else ()
-        ahead = 1
-        if self._runs_ahead and not waiting and not state.switches and self._step_seconds:
-            ahead = max(1, int(AHEAD_SECONDS / self._step_seconds))
-            if any(entry.draft for entry in state.running):
-                ahead = 1
-        return plan_step(state.running, waiting, state.space, state.limits, reuse=state.reuse, ahead=ahead)
+        plan, origins = self._planner.plan(now, self._ahead())
+        state.counters.plans.update(origins)
+        return plan
+
+    def _ahead(self) -> int:
+        """How many steps one call of ``run_ahead`` may take."""
+        state = self.state
+        if not self._runs_ahead or state.waiting or state.switches or not self._step_seconds:
+            return 1
+        if any(entry.draft for entry in state.running):
+            return 1
+        return min(max(1, int(AHEAD_SECONDS / self._step_seconds)), state.limits.max_ahead)
+
+    def _meanwhile(self, plan: EnginePlan) -> None:
+        """While ``plan`` runs: clients are told what the step before brought, and the step after is planned.
+
+        Drafts, and the lengths at which a model turns its keys, depend on the tokens that are under way.
+        """
+        self.state.outbox.flush()
+        if not self._speculation.draft_tokens and not self.state.switches:
+            self._planner.foresee(plan, self._clock(), self._ahead())
 
     def _draft(self, entry: Entry) -> tuple[int, ...]:
         """What may come next; the answer's last token needs no draft, and neither does one that the host must see."""
@@ -211,10 +244,7 @@ class Engine:
         if plan.ahead > 1 and self._run_ahead(plan, step):
             return
         began = self._clock()
-        try:
-            outputs: Sequence[RowOutput] = self._executor.wait(self._executor.submit(step)).rows
-        except Exception as error:  # noqa: BLE001  a fault of one row must not take the others with it
-            outputs = self._one_by_one(step, error)
+        outputs = self._outputs(plan, step)
         now = self._clock()
         self.state.counters.steps[plan.mode] += 1
         if plan.mode == "decode":
@@ -223,6 +253,23 @@ class Engine:
             self.store.token_seconds = (now - began) / sum(part.fed for part in plan.parts)
         for part, output in zip(plan.parts, outputs, strict=True):
             apply_step.take_row(self.state, part, output, now, plan.mode)
+
+    def _outputs(self, plan: EnginePlan, step: Step) -> Sequence[RowOutput]:
+        """What ``step`` brings; a fault of one row does not take the others with it."""
+        try:
+            ticket = self._executor.submit(step)
+        except Exception as error:  # noqa: BLE001  told to those whom it concerns
+            self.state.outbox.flush()
+            return self._one_by_one(step, error)
+        try:
+            if self._overlaps:
+                self._meanwhile(plan)
+        finally:  # a step that was submitted is waited for, whatever else fails
+            try:
+                outputs: Sequence[RowOutput] = self._executor.wait(ticket).rows
+            except Exception as error:  # noqa: BLE001  as above
+                outputs = self._one_by_one(step, error)
+        return outputs
 
     def _one_by_one(self, step: Step, error: Exception) -> list[RowOutput]:
         """Each row in a step of its own, after they failed together; who fails alone has an error of his own."""
@@ -259,6 +306,7 @@ class Engine:
             if steps % APPLY_EVERY == 0:
                 self._take_ahead(plan, tokens)
 
+        self.state.outbox.flush()
         began = self._clock()
         try:
             self._executor.run_ahead(step, plan.ahead, sink)
@@ -293,35 +341,22 @@ class Engine:
                 apply_step.take_ahead(self.state, entry, taken, now)
             taken.clear()
 
-    def _audit(self, plan: EnginePlan) -> None:
-        """Every n-th request that took pages over has them computed anew and compared."""
-        for entry in plan.admitted:
-            assert isinstance(entry, Entry)
-            if not entry.nodes:
-                continue
-            self._reusing += 1
-            if self._reusing % self._audit_every:
-                continue
-            layers = self._model.program.group_layers
-            finding = audit_entry(self._executor, self.state, entry, layers, exact=self._exact)
-            self.state.counters.audits["skipped" if finding.skipped else "corrupt" if finding.problem else "clean"] += 1
-            if finding.problem:
-                self.findings.append(finding)
-
     def _unblock(self, plan: EnginePlan) -> None:
         """Nothing could run. If nobody runs any more, sessions beside the engine hold the pages: the first fails."""
         if plan.preempted or self.state.running:
             return
-        entry = self._order(self.state.waiting, self._clock(), self.state.limits.ageing_s)[0]
+        entry = self._planner.waiting(self._clock())[0]
         sentence = "the request needs more KV pages than are free, and no request runs that would free some"
         apply_step.end(self.state, entry, "error", self._clock(), error=sentence, kind="capacity")
 
     def _record(self, plan: EnginePlan, seconds: float) -> None:
+        if self._told_rows[0] is not plan.parts:
+            self._told_rows = plan.parts, tuple((_id(part), part.fed) for part in plan.parts)
         self.recorder.decisions.append(
             Decision(
                 number=sum(self.state.counters.steps.values()),
                 mode=plan.mode,
-                rows=tuple((_id(part), part.fed) for part in plan.parts),
+                rows=self._told_rows[1],
                 admitted=tuple(entry.job.id for entry in plan.admitted if isinstance(entry, Entry)),
                 preempted=tuple(entry.job.id for entry in plan.preempted if isinstance(entry, Entry)),
                 ahead=plan.ahead,

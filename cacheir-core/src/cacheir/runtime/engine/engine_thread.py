@@ -148,6 +148,8 @@ class EngineThread:
             commands, self._commands = self._commands, deque()
             if not self._busy:
                 self._busy, self._beat = True, time.monotonic()
+        if commands:
+            self.engine.tell()
         for work, done in commands:
             try:
                 result = work(self.engine)

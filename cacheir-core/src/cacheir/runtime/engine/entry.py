@@ -38,6 +38,7 @@ class Entry:
     masked: bool = False  # the next token is picked within the vocabulary's mask, since the last pick was none of it
     draft: tuple[int, ...] = ()  # what the next step may check besides
     text: str = ""  # all that was delivered, for a client that joins late
+    told: int = 0  # so many ids of the answer were
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
 

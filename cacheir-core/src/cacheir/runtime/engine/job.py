@@ -111,3 +111,4 @@ class Listener:
     arrived: float
     shared: bool = False
     first_token: float = 0.0
+    ended: bool = False  # the last event went out, and nothing follows

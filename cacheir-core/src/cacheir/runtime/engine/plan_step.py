@@ -139,7 +139,7 @@ def plan_step(
     if mode == "prefill" or waiting or plan.preempted:
         ahead = 1
     elif ahead > 1:
-        ahead = plan.ahead(min(ahead, limits.max_ahead))
+        ahead = steps_ahead(plan.parts, min(ahead, limits.max_ahead), space.free + space.evictable, space.page_tokens)
     return EnginePlan(
         mode=mode,
         parts=tuple(plan.parts),
@@ -148,6 +148,19 @@ def plan_step(
         ahead=max(1, ahead),
         waits=plan.waits,
     )
+
+
+def steps_ahead(parts: Sequence[Part], most: int, pages: int, page_tokens: int) -> int:
+    """How many decode steps all rows could take without the host: by what they want and the ``pages`` there are."""
+    if any(part.entry.on_host for part in parts):
+        return 1
+    # An answer of one more token must not keep the others from going on; its surplus is cut.
+    most = min(most, max((part.entry.remaining for part in parts), default=1))
+    while most > 1:
+        if sum(pages_needed(part.entry, part.entry.cached + most, page_tokens) for part in parts) <= pages:
+            break
+        most //= 2
+    return max(1, most)
 
 
 def order_waiting(waiting: Sequence[Candidate], now: float, ageing_s: float) -> list[Candidate]:
@@ -225,24 +238,6 @@ class _Plan:
             self._add(entry, tokens, last=tokens == missing)
             self.admitted.append(entry)
             self._batch += 1
-
-    def ahead(self, most: int) -> int:
-        """How many decode steps all rows could take without the host: by what they want and the pages that are free."""
-        for part in self.parts:
-            if part.entry.on_host:
-                return 1
-        # An answer of one more token must not keep the others from going on; its surplus is cut.
-        most = min(most, max((part.entry.remaining for part in self.parts), default=1))
-        while most > 1:
-            extra = sum(
-                pages_needed(part.entry, part.entry.cached + most, self._page_tokens)
-                - pages_needed(part.entry, part.entry.cached + 1, self._page_tokens)
-                for part in self.parts
-            )
-            if extra <= self._free:
-                break
-            most //= 2
-        return most
 
     def _rows_left(self) -> bool:
         return len(self.parts) < self._limits.max_rows

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheir.runtime.engine.counters import EngineCounters
 from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.outbox import Outbox
 from cacheir.runtime.engine.plan_step import EngineLimits, Reuse, Space
 from cacheir.runtime.engine.prefix_index import Node, PrefixIndex
 from cacheir.runtime.kv_space import KVSpace
@@ -33,6 +34,8 @@ class EngineState:
     by_job: dict[str, Entry] = field(default_factory=dict)
     by_key: dict[Any, Entry] = field(default_factory=dict)
     counters: EngineCounters = field(default_factory=EngineCounters)
+    outbox: Outbox = field(default_factory=Outbox)
+    changes: int = 0  # rises whenever anything but a row's own next tokens changes what a plan is made from
 
     @property
     def space(self) -> Space:
