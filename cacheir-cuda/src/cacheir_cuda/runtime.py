@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cacheir.runtime.runtime import Runtime
-
-if TYPE_CHECKING:
-    from cacheir.artifact.artifact import Artifact
 
 
 class CudaRuntime(Runtime):
@@ -17,12 +13,13 @@ class CudaRuntime(Runtime):
         with CudaRuntime("smollm2", cuda_dtype="float16") as runtime:
             print("".join(runtime.generate("The capital of France is", max_new_tokens=16)))
 
-    What is None is taken from the environment, else it is the default. ``others`` are ``Runtime``'s.
+    What is None is taken from the environment, else it is the default. ``model`` and
+    ``others`` are ``Runtime``'s.
     """
 
     def __init__(
         self,
-        model: str | Path | Artifact,
+        model: Any,
         *,
         device: str | None = None,
         cuda_dtype: str | None = None,
