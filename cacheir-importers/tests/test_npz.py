@@ -51,7 +51,7 @@ def model(tmp_path: Path, tiny_folder: Path) -> Callable[..., Path]:
         arrays: dict[str, Any] = {**load_file(folder / "model.safetensors"), **(changes or {})}
         (folder / "model.safetensors").unlink()
         save = np.savez_compressed if compressed else np.savez
-        save(folder / "weights.npz", allow_pickle=True, **arrays)
+        save(folder / "weights.npz", **arrays)
         return folder / "weights.npz"
 
     return build

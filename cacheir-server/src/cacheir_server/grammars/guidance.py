@@ -164,6 +164,6 @@ def _library() -> Any:
     except ModuleNotFoundError:
         raise PluginError(
             "structured output needs the package llguidance, which is not installed",
-            hint="pip install 'llguidance>=1.0' (the extra `grammar` of cacheir-server)",
+            hint="pip install 'llguidance>=1.7' (the extra `grammar` of cacheir-server)",
         ) from None
     return llguidance
