@@ -44,6 +44,16 @@ def test_it_is_in_the_answer_where_asked_for_and_nowhere_else(server, path):
     assert {one["page_table"] for one in choice["tokens"]} == set(range(len(choice["page_tables"])))
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_token_that_a_scored_prompt_hides_is_in_no_ledger(server, streamed):
+    asked = {"prompt": "abcdef", "max_tokens": 0, "echo": True, "logprobs": 1, "cacheir": {"provenance": True}}
+    answer = server.post("/v1/completions", **asked, stream=streamed)
+    found = chunks_of(answer.text)[-1] if streamed else answer.json()
+    (choice,) = found["cacheir"]["provenance"]["choices"]
+    assert choice == {"index": 0, "tokens": [], "page_tables": []}
+    assert found["cacheir"]["provenance"]["passes"]
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_stream_tells_the_same_tokens_at_its_end(server, path):
     body = body_of(path, cacheir={"provenance": True, "reuse": False})

@@ -325,13 +325,34 @@ def test_logprobs_are_those_of_the_logits_and_prompt_logprobs_need_no_cache(fake
             assert [token for token, _ in told.top] == list(np.argsort(-logs, kind="stable")[:2])
             history.append(told.token)
         assert len(history) == len(prompt) + 3
-        told = events[-1].prompt_logprobs
+        assert [event.prompt_logprobs for event in events[1:]] == [None] * (len(events) - 1)
+        told = events[0].prompt_logprobs
         assert told[0] is None and len(told) == len(prompt)
         for place in range(1, len(prompt)):
             logs = _log_softmax(executor.logits(prompt[:place]))
             assert told[place].token == prompt[place] and told[place].logprob == pytest.approx(
                 logs[prompt[place]], abs=1e-9
             )
+
+
+def test_prompt_logprobs_come_once_with_the_first_event_of_each_client(fake):
+    """Also where the prompt is computed twice, and for a twin that comes late."""
+    executor = fake.FakeExecutor(page_tokens=2, run_ahead=False)
+    model = fake.open_fake(executor, kv_tokens=24)
+    engine = Engine(model, LIMITS)
+    prompt, events = list(range(50, 60)), {name: [] for name in ("first", "twin", "high")}
+    one = {"job": {"prompt_logprobs": 1}}
+    engine.submit(job(model, "first", prompt, 13, **one), events["first"].append)
+    for _ in range(4):
+        engine.step()
+    engine.submit(job(model, "twin", prompt, 13, **one), events["twin"].append)
+    engine.submit(job(model, "high", [1, 2, 3], 16, job={"priority": 9}), events["high"].append)
+    engine.run()
+    assert engine.state.counters.preemptions["recompute"] and engine.state.counters.deduplicated_requests == 1
+    for name in ("first", "twin"):
+        told = [event.prompt_logprobs for event in events[name]]
+        assert told[1:] == [None] * (len(told) - 1)
+        assert [each and each.token for each in told[0]] == [None, *prompt[1:]]
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -30,8 +30,10 @@ class Choice:
         self.text += event.text
         self.ids += event.ids
         self.logprobs += event.logprobs
+        if event.prompt_logprobs is not None:
+            self.prompt_logprobs = event.prompt_logprobs
         if event.outcome is not None:
-            self.usage, self.prompt_logprobs = event.usage, event.prompt_logprobs
+            self.usage = event.usage
             self.finish_reason = finish_reason(event)
 
 

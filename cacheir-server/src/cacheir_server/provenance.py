@@ -17,11 +17,15 @@ def new_trace(part: CacheIRPart | None) -> Trace | None:
     return Trace() if part is not None and part.provenance else None
 
 
-async def provenance_field(service: Service, jobs: Sequence[Job]) -> dict[str, Any]:
-    """``{"cacheir": {"provenance": ...}}`` for jobs that have ended, ``{}`` where none was asked about."""
+async def provenance_field(service: Service, jobs: Sequence[Job], *, tokens: bool = True) -> dict[str, Any]:
+    """``{"cacheir": {"provenance": ...}}`` for jobs that have ended, ``{}`` where none was asked about.
+
+    Without ``tokens`` no choice has any, nor the pages behind them.
+    """
     traces = [job.trace for job in jobs if job.trace is not None]
     if not traces:
         return {}
     ledger = await asyncio.to_thread(lambda: service.ledger)  # the first look reads the artifact's files
-    choices = [{"index": number, **trace.as_json()} for number, trace in enumerate(traces)]
+    shown = traces if tokens else [Trace() for _ in traces]
+    choices = [{"index": number, **trace.as_json()} for number, trace in enumerate(shown)]
     return {"cacheir": {"provenance": {**ledger, "choices": choices}}}

@@ -69,38 +69,41 @@ class CompletionCall:
     async def whole(self, found: Sequence[Choice]) -> dict[str, Any]:
         """The response that is not streamed."""
         answers = [self._choice(number, choice) for number, choice in enumerate(found)]
-        told = await provenance_field(self._service, self.jobs)
+        told = await self._provenance()
         return {**self._head, "choices": answers, "usage": self._usage(found), **told}
 
     async def chunks(self, answers: Answers) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a stream."""
         options = self._body.stream_options
         counts = options is not None and bool(options.include_usage)
-        # The prompt's logprobs come with a job's last event, and go before those of its tokens.
-        at_once = self._body.max_tokens == 0 or (self._body.echo and self._body.logprobs is not None)
-        found = [Choice() for _ in answers.jobs]
+        found, places = [Choice() for _ in answers.jobs], [0] * len(answers.jobs)
         async with answers:
             async for number, event in answers.events():
                 choice = found[number]
-                first, begin, known = not choice.ids and not choice.text, len(choice.text), len(choice.ids)
+                first, known = not choice.ids and not choice.text, len(choice.ids)
                 choice.take(event)
                 last = choice.finish_reason is not None
-                if at_once:
+                if self._body.max_tokens == 0:  # the prompt alone, once the one token that it takes has come
                     if last:
                         yield self._chunk(self._choice(number, choice), counts)
                     continue
                 if not event.text and not event.logprobs and not last:
                     continue
-                text, logprobs = event.text, None
+                text, ids, logprobs = event.text, choice.ids[known:], None
                 if self._body.echo and first:
-                    text = self._prompt_text(number) + text
-                if event.logprobs:
-                    logprobs = completion_logprobs(self._tokenizer, choice.ids[known:], event.logprobs, begin)
+                    text, ids = self._prompt_text(number) + text, self._prompts[number // self._count] + ids
+                if scored := (*(event.prompt_logprobs or ()), *event.logprobs):
+                    logprobs = completion_logprobs(self._tokenizer, ids, scored, places[number])
+                places[number] += sum(map(len, logprobs["tokens"])) if logprobs is not None else 0
                 yield self._chunk(_entry(number, text, logprobs, choice.finish_reason), counts)
-        if told := await provenance_field(self._service, self.jobs):
+        if told := await self._provenance():
             yield {**self._head, "choices": [], **({"usage": None} if counts else {}), **told}
         if counts:
             yield {**self._head, "choices": [], "usage": self._usage(found)}
+
+    async def _provenance(self) -> dict[str, Any]:
+        """Without max_tokens a token is sampled that the answer hides, and so does its ledger."""
+        return await provenance_field(self._service, self.jobs, tokens=self._body.max_tokens != 0)
 
     def _chunk(self, entry: dict[str, Any], counts: bool) -> dict[str, Any]:
         return {**self._head, "choices": [entry], **({"usage": None} if counts else {})}

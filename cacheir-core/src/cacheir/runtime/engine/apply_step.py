@@ -340,5 +340,5 @@ def _note_prompt(entry: Entry, part: Part, output: RowOutput) -> None:
     if not entry.prompt_logprobs:
         entry.prompt_logprobs.append(None)
     for logits, place in zip(output.logits, range(entry.sequence.cached, entry.sequence.cached + part.tokens)):
-        if place + 1 < len(ids):
+        if len(entry.prompt_logprobs) <= place + 1 < len(ids):  # once, though a preemption computes it again
             entry.prompt_logprobs.append(token_logprobs(logits, ids[place + 1], top))

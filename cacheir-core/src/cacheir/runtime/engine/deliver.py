@@ -23,7 +23,8 @@ def deliver(entry: Entry, text: str, ids: tuple[int, ...], logprobs: TokenLogpro
         if not listener.first_token:
             listener.first_token = now
         if text or ids:
-            listener.sink(Event(job_id=listener.job.id, text=text, ids=ids, logprobs=told))
+            prompt = _prompt(entry, listener)
+            listener.sink(Event(job_id=listener.job.id, text=text, ids=ids, logprobs=told, prompt_logprobs=prompt))
 
 
 def join(entry: Entry, listener: Listener) -> None:
@@ -37,6 +38,7 @@ def join(entry: Entry, listener: Listener) -> None:
                 text=entry.text,
                 ids=tuple(entry.answer.ids[: entry.told]),
                 logprobs=tuple(entry.logprobs),
+                prompt_logprobs=_prompt(entry, listener),
             )
         )
 
@@ -52,7 +54,6 @@ def deliver_end(
     hidden: Any = None,
 ) -> None:
     """The last event of each listener."""
-    prompt = tuple(entry.prompt_logprobs) if entry.job.prompt_logprobs is not None else None
     for listener in tuple(listeners):
         listener.ended = True
         listener.sink(
@@ -62,10 +63,18 @@ def deliver_end(
                 error=error,
                 error_kind=kind,
                 hidden=hidden,
-                prompt_logprobs=prompt,
+                prompt_logprobs=_prompt(entry, listener),
                 usage=_usage(entry, listener, now),
             )
         )
+
+
+def _prompt(entry: Entry, listener: Listener) -> tuple[TokenLogprobs | None, ...] | None:
+    """The logprobs of the prompt, for a listener's first event."""
+    if entry.job.prompt_logprobs is None or listener.prompt_told:
+        return None
+    listener.prompt_told = True
+    return tuple(entry.prompt_logprobs)
 
 
 def _usage(entry: Entry, listener: Listener, now: float) -> Usage:

@@ -83,6 +83,7 @@ class Usage:
 class Event:
     """A part of an answer: text that is ready and ids; the last one has an ``outcome`` (of ``OUTCOMES``) and ``usage``.
 
+    The first one has the ``prompt_logprobs`` that the job asked for, None for the first token of the prompt.
     ``error`` is a sentence for the client, ``error_kind`` whose it is (of ``ERROR_KINDS``). ``hidden`` is f32 [H] where
     it was asked for.
     """
@@ -111,4 +112,5 @@ class Listener:
     arrived: float
     shared: bool = False
     first_token: float = 0.0
+    prompt_told: bool = False  # the logprobs of the prompt went out, with its first event
     ended: bool = False  # the last event went out, and nothing follows
