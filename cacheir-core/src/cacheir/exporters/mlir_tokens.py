@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from cacheir.errors import ParseError
 from cacheir.exporters.mlir_types import TYPE, string_of
 from cacheir.ir.lexer import Token, error_at
+from cacheir.ir.reader import Reader
 from cacheir.ir.spelling import MAX_NUMBER_LENGTH, MAX_TEXT_LENGTH, is_name
 
 _T = TypeVar("_T")
@@ -32,22 +33,11 @@ _TOKEN = re.compile(
 )
 
 
-class TokenReader:
-    """Every method either moves past what it read, or raises ParseError with the place."""
+class TokenReader(Reader):
+    """Reads MLIR's spelling of values, strings and places; the other moves are those over graph text."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = _tokens(text)
-        self._at = 0
-
-    @property
-    def next(self) -> Token:
-        """The token to be read next."""
-        return self._tokens[self._at]
-
-    def fail(self, message: str, token: Token | None = None) -> NoReturn:
-        """Raise ParseError about ``token``, or about the next one."""
-        raise error_at(self._text, (token or self.next).offset, message)
+        super().__init__(text, _tokens)
 
     def about(self, token: Token, read: Callable[[str], _T]) -> _T:
         """What ``read`` makes of the token's text; its ParseError with the token's place."""
@@ -56,44 +46,7 @@ class TokenReader:
         except ParseError as error:
             self.fail(str(error).split("\n")[0], token)
 
-    def take(self, kind: str, wanted: str) -> Token:
-        """The next token, which must be of ``kind``; ``wanted`` says so in words."""
-        token = self.next
-        if token.kind != kind:
-            self.fail(f"expected {wanted}, found {token}")
-        self._at += 1
-        return token
-
-    def sees(self, text: str) -> bool:
-        """Whether the next token is ``text``."""
-        return self.next.text == text
-
-    def took(self, text: str) -> bool:
-        """Move past ``text`` if it is next, and say whether it was."""
-        seen = self.sees(text)
-        self._at += seen
-        return seen
-
-    def expect(self, text: str) -> None:
-        """Move past ``text``."""
-        if not self.took(text):
-            self.fail(f"expected {text}, found {self.next}")
-
-    def expect_end(self) -> None:
-        """There must be nothing more."""
-        if self.next.kind != "end":
-            self.fail(f"expected the end of the text, found {self.next}")
-
-    def listed(self, close: str, item: Callable[[], _T]) -> tuple[_T, ...]:
-        """Items with commas between them, up to ``close``."""
-        items: list[_T] = []
-        while not self.took(close):
-            if items:
-                self.expect(",")
-            items.append(item())
-        return tuple(items)
-
-    def string(self, wanted: str) -> str:
+    def string(self, wanted: str = "a string") -> str:
         """The characters of a string."""
         return self.about(self.take("string", wanted), string_of)
 

@@ -14,9 +14,9 @@ _T = TypeVar("_T")
 class Reader:
     """Every method either moves past what it read, or raises ParseError with the place."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, cut: Callable[[str], list[Token]] = tokens) -> None:
         self._text = text
-        self._tokens = tokens(text)
+        self._tokens = cut(text)
         self._at = 0
 
     @property
@@ -37,8 +37,8 @@ class Reader:
         return token
 
     def sees(self, text: str) -> bool:
-        """Whether the next token is the keyword or mark ``text``."""
-        return self.next.text == text and self.next.kind in ("word", "mark", "symbol")
+        """Whether the next token is the keyword or mark ``text``, which no string or number is spelt like."""
+        return self.next.text == text
 
     def took(self, text: str) -> bool:
         """Move past the keyword or mark ``text`` if it is next, and say whether it was."""
