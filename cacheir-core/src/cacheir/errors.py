@@ -172,19 +172,19 @@ class RequestTooLong(RequestError):
 
 
 class QueueFull(RequestError):
-    """The queue's limit is reached. Not raised yet: comes with the scheduler."""
+    """The queue's limit is reached."""
 
     status = 429
 
 
 class DeadlineExceeded(RequestError):
-    """The request's deadline passed before it was done. Not raised yet: comes with the scheduler."""
+    """The request's deadline passed before it was done."""
 
     status = 504
 
 
 class RequestCancelled(RequestError):
-    """The client went away or took the request back. Not raised yet: comes with the server."""
+    """The client went away or took the request back."""
 
     status = 499
 

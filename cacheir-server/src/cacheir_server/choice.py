@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 
+from cacheir.errors import DeadlineExceeded, RequestCancelled
 from cacheir.runtime.engine.job import Event, TokenLogprobs, Usage
 from cacheir_server.answers import Answers
 from cacheir_server.errors import RETRY_AFTER_S, ApiError
@@ -26,7 +27,7 @@ class Choice:
     usage: Usage | None = None
 
     def take(self, event: Event) -> None:
-        """Adds an event; ``ApiError`` where the job failed."""
+        """Adds an event; ``DeadlineExceeded`` or ``ApiError`` where the job failed."""
         self.text += event.text
         self.ids += event.ids
         self.logprobs += event.logprobs
@@ -38,11 +39,11 @@ class Choice:
 
 
 def finish_reason(event: Event) -> str:
-    """``stop`` or ``length``; ``ApiError`` for every other outcome."""
+    """``stop`` or ``length``; ``DeadlineExceeded`` or ``ApiError`` for every other outcome."""
     if event.outcome in ("stop", "length"):
         return event.outcome
     if event.outcome == "deadline":
-        raise ApiError(504, "the deadline passed before the answer was complete", kind="server_error", code="deadline")
+        raise DeadlineExceeded("the deadline passed before the answer was complete")
     if event.outcome == "cancelled":
         raise ApiError(
             503, "the answer was cancelled: the server is shutting down", kind="server_error", code="cancelled"
@@ -81,7 +82,7 @@ async def collect(request: Request, answers: Answers, make: Callable[[], Grown])
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            raise ApiError(499, "the client closed the connection", code="client_closed")
+            raise RequestCancelled("the client closed the connection")
         finally:
             work.cancel()
             gone.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from cacheir.errors import CacheIRError, QueueFull, RequestError, RequestTooLong
+from cacheir.errors import CacheIRError, DeadlineExceeded, QueueFull, RequestCancelled, RequestError, RequestTooLong
 
 # A refused client may try again after so many seconds.
 RETRY_AFTER_S = 1
@@ -42,9 +42,13 @@ def api_error(error: Exception, *, param: str | None = None) -> ApiError:
         return error
     if isinstance(error, QueueFull):
         headers = {"Retry-After": str(RETRY_AFTER_S)}
-        return ApiError(429, _text(error), kind="rate_limit_error", code="queue_full", headers=headers)
+        return ApiError(error.status, _text(error), kind="rate_limit_error", code="queue_full", headers=headers)
     if isinstance(error, RequestTooLong):
         return ApiError(400, _text(error), param=param, code="context_length_exceeded")
+    if isinstance(error, DeadlineExceeded):
+        return ApiError(error.status, _text(error), kind="server_error", code="deadline")
+    if isinstance(error, RequestCancelled):
+        return ApiError(error.status, _text(error), code="client_closed")
     if isinstance(error, RequestError):
         return ApiError(400, _text(error), param=param, code="invalid_value")
     if isinstance(error, CacheIRError):
