@@ -16,14 +16,16 @@ import pytest
 from case_files import gguf_twin
 
 from cacheir import Runtime
+from cacheir.artifact.card import CompileOptions
 from cacheir.formats.table import core_formats
-from cacheir.models.decoder_graph import build_logical, weight_types
-from cacheir.models.decoder_spec import RopeSpec
+from cacheir.models.decoder_graph import SizeLimits, build_logical, weight_types
 from cacheir.models.imported import ImportedModel
 from cacheir.plugins.installation import default
+from cacheir.plugins.ref import resolve
 from cacheir.reference.interpreter import Interpreter
+from cacheir.runtime.executor import Row, Step
+from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing import FamilyTests
-from cacheir.testing.interpreter import evaluate
 from cacheir.weights.sources import WeightFiles
 from cacheir_importers.gguf.importer import import_gguf
 from cacheir_importers.gguf.writer import TensorData, write_gguf
@@ -33,7 +35,6 @@ from cacheir_importers.tiny_config import TinyShape
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-LlamaRotaryEmbedding = pytest.importorskip("transformers.models.llama.modeling_llama").LlamaRotaryEmbedding
 
 POSITIONS = (0, 1, 5, 17, 100, 101, 4095, 4097, 9000, 9001, 39_998, 40_000)
 IDS = [3 + (index * index * 7 + 11 * index) % 280 for index in range(len(POSITIONS))]
@@ -56,6 +57,26 @@ YARNS: dict[str, tuple[dict[str, Any], float]] = {
     "betas": ({**YARN, "beta_fast": 48.0, "beta_slow": 2.0}, 1.4158883),
     "not-truncated": ({**YARN, "truncate": False}, 1.4158883),
 }
+FACTORS = [1.0 + 0.37 * pair for pair in range(8)]
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096, "factor": 32.0}
+# Other types whose frequencies are bent.
+OTHERS: dict[str, dict[str, Any]] = {
+    "longrope": {**LONGROPE, "short_factor": FACTORS, "long_factor": [1.3 * factor for factor in FACTORS]},
+    "linear": {"rope_type": "linear", "factor": 8.3},
+    "llama3": {**LLAMA3, "factor": 8.0, "low_freq_factor": 1.5, "high_freq_factor": 3.5},
+}
+
+
+@pytest.fixture(params=["cpu", "native", "cuda"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    monkeypatch.setenv("CACHEIR_CUDA_DTYPE", "float32")
+    name: str = request.param
+    spec = default().backends.find(name)
+    reason = "it is not installed" if spec is None else resolve(spec.probe)()
+    if reason is not None:
+        pytest.skip(f"{name}: {reason}")
+    return name
 
 
 def write(folder: Path, scaling: Mapping[str, Any], *, shape: TinyShape = T0, theta: float = 500_000.0) -> Path:
@@ -96,12 +117,14 @@ def theirs(folder: Path, ids: list[int], positions: tuple[int, ...] | None = Non
 def ours(model: ImportedModel, positions: tuple[int, ...] = POSITIONS) -> np.ndarray:
     """The logits of the model's meaning at such positions."""
     spec, ops = spec_of(model), default().ops.by_name()
-    module = build_logical(spec, weight_types(model.sources), ops=ops, families=default().families.by_name())
+    families, limits = default().families.by_name(), SizeLimits(max_seq=max(positions) + 1)
+    module = build_logical(spec, weight_types(model.sources), ops=ops, families=families, limits=limits)
     interpreter = Interpreter(ops, WeightFiles(model.root, model.sources, core_formats()).array)
     given = {
         "tokens": np.array(IDS, np.int32),
         "positions": np.array(positions, np.int32),
         "row_starts": np.array([0, len(IDS)], np.int32),
+        "sequence_lengths": np.full(len(IDS), max(positions) + 1, np.int32),
     }
     (hidden,) = interpreter.run(module, module.main, [given[value.name] for value in module.main.inputs])
     (logits,) = interpreter.run(module, module.graph("head.logits"), [hidden])
@@ -127,33 +150,40 @@ def test_b04_llama3_at_0_100_and_9000(tmp_path: Path, spelling: str) -> None:
 
 @pytest.mark.parametrize("name", YARNS)
 def test_b05_yarn_at_5_and_40000(tmp_path: Path, name: str) -> None:
-    """Within 1e-4, and beyond position 4000 within what one unit in the last place of a frequency makes of it.
-
-    A frequency is a quotient of float32 numbers here and a sum there, and not every sum is a quotient.
-    """
     scaling, magnitude = YARNS[name]
     folder = write(tmp_path / "model", scaling, theta=10_000.0)
     model, expected = import_folder(folder, {}), theirs(folder, IDS, POSITIONS)
     rope = spec_of(model).layers[0].rope
     assert rope is not None and rope.magnitude == pytest.approx(magnitude, abs=1e-6)
-    far = np.abs(tables(rope) - their_tables(folder)).max(1)
-    assert far.max() <= 1e-4
-    allowed = FamilyTests.tolerance + np.where(np.array(POSITIONS) > 4000, 16 * far, 0)
-    assert (np.abs(ours(model) - expected).max(1) <= allowed).all()
+    assert apart(ours(model), expected) <= FamilyTests.tolerance
     assert apart(ours(model, tuple(range(len(IDS)))), expected) > 100 * FamilyTests.tolerance
 
 
-def tables(rope: RopeSpec) -> np.ndarray:
-    """Our cosines and sines, side by side."""
-    attrs = {"theta": rope.theta, "dims": rope.dims, "factors": rope.factors, "magnitude": rope.magnitude}
-    return np.concatenate(evaluate("rope_table", np.array(POSITIONS, np.int32), **attrs), axis=1)
+@pytest.mark.parametrize("name", OTHERS)
+def test_b05_other_scalings_at_5_and_40000(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "model", OTHERS[name], theta=10_000.0)
+    assert apart(ours(import_folder(folder, {})), theirs(folder, IDS, POSITIONS)) <= FamilyTests.tolerance
 
 
-def their_tables(folder: Path) -> np.ndarray:
-    """transformers' cosines and sines, which it holds twice."""
-    module = LlamaRotaryEmbedding(transformers.AutoConfig.from_pretrained(folder))
-    both = module(torch.zeros(1), torch.tensor([POSITIONS]))
-    return np.concatenate([part[0, :, : part.shape[-1] // 2].numpy() for part in both], axis=1)
+@pytest.mark.parametrize("name", ["derived", "betas", "not-truncated", "longrope", "linear"])
+@pytest.mark.parametrize("end", [4101, 40_001])
+def test_b05_every_backend_far_out(tmp_path: Path, backend: str, name: str, end: int) -> None:
+    """One chunk of a text that ends there. A window hides what comes before, which is why that need not be computed."""
+    folder, count, window = tmp_path / "model", 24, 5
+    scaling = YARNS[name][0] if name in YARNS else OTHERS[name]
+    changes = {"rope_theta": None, "rope_parameters": {**scaling, "rope_theta": 10_000.0}, "sliding_window": window}
+    write_tiny(folder, family="mistral", shape=T0, changes=changes)
+    tokens = [3 + (index * index * 7 + 11 * index) % 280 for index in range(count)]
+    expected = theirs(folder, tokens, tuple(range(end - count, end)))[-1]
+    options = CompileOptions(target=backend, precise=True)
+    hidden = (end - count - window) // 16
+    with Runtime(folder, backend, compile_options=options, max_seq=40_960) as runtime:
+        executor: Any = runtime._model.runner._executor
+        pages = ((*[0] * hidden, 1, 2, 3, 4),)  # those before are not read
+        first = {"slot": 0, "position": end - count, "pages": pages, "sampling": SamplingParams()}
+        row = Row(tokens=tuple(tokens), want="logits", length=end, **first)
+        (found,) = executor.wait(executor.submit(Step(mode="prefill", rows=(row,)))).rows
+        assert apart(found.logits[-1], expected) <= FamilyTests.tolerance
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from cacheir.models.decoder_spec import DecoderSpec, RopeSpec
 from cacheir.models.rotation import RotationTables
 from cacheir.plugins.installation import default
 from cacheir.reference.interpreter import interpret
+from cacheir.reference.rotary import rope_frequencies
 from cacheir.testing.interpreter import evaluate
 from cacheir_importers.families.llama import read_config
 from cacheir_importers.families.phi3 import read_config as read_phi3
@@ -81,10 +82,10 @@ def test_tables_are_those_of_transformers(scaling: dict[str, Any], theta: float)
     values = config(scaling, theta=theta)
     module = LlamaRotaryEmbedding(LlamaConfig(**values))
     cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS)[None].long())
-    # A frequency may be one unit of float32 away from theirs, which position 40000 makes 40000 times larger.
-    allowed = 1e-6 + POSITIONS[:, None] * module.inv_freq.numpy() * 2.0**-23 * module.attention_scaling
-    for ours, theirs in zip(tables(rope_of(values)), (cos, sin)):
-        assert (np.abs(ours - theirs[0, :, :32].numpy()) <= allowed).all()
+    rope = rope_of(values)
+    np.testing.assert_array_equal(rope_frequencies(rope.theta, rope.dims, rope.factors), module.inv_freq.numpy())
+    for ours, theirs in zip(tables(rope), (cos, sin)):
+        np.testing.assert_allclose(ours, theirs[0, :, :32].numpy(), rtol=0, atol=3e-7)
 
 
 def test_b04_multipliers_of_llama3() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cacheir.reference.rotary import rope_frequencies
 from cacheir.testing.interpreter import evaluate
 
 RNG = np.random.default_rng(5)
@@ -39,6 +42,23 @@ def test_factors_divide_the_frequencies_and_magnitude_scales() -> None:
     angle = positions[:, None] * 100.0 ** (-2.0 * np.arange(3) / 6) / np.array(factors)
     np.testing.assert_allclose(cos, 1.25 * np.cos(angle), atol=1e-5)
     np.testing.assert_allclose(sin, 1.25 * np.sin(angle), atol=1e-5)
+
+
+@given(st.integers(1, 40), st.floats(2, 1e7), st.data())
+def test_a_factor_makes_any_frequency_of_float32(half: int, theta: float, data: st.DataObject) -> None:
+    """What backends work out once is what the op means; with float64 factors no frequency is out of reach."""
+    plain = rope_frequencies(theta, 2 * half)
+    scales = data.draw(st.lists(st.floats(0.01, 100), min_size=half, max_size=half))
+    bent = (plain * np.array(scales)).astype(np.float32)
+    factors = tuple(map(float, plain.astype(np.float64) / bent.astype(np.float64)))
+    np.testing.assert_array_equal(rope_frequencies(theta, 2 * half, factors), bent)
+    positions = np.array([0, 1, 40_000], np.int32)
+    angle = positions.astype(np.float32)[:, None] * bent
+    cos, sin = evaluate("rope_table", positions, theta=theta, dims=2 * half, factors=factors)
+    np.testing.assert_array_equal(cos, np.cos(angle.astype(np.float64)).astype(np.float32))
+    np.testing.assert_array_equal(sin, np.sin(angle.astype(np.float64)).astype(np.float32))
+    narrow = np.array(scales, np.float32)
+    np.testing.assert_array_equal(rope_frequencies(theta, 2 * half, tuple(map(float, narrow))), plain / narrow)
 
 
 def turned(x: NDArray[np.float32], angle: NDArray[np.float64], pairs: list[tuple[int, int]]) -> NDArray[np.float64]:

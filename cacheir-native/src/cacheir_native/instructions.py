@@ -5,7 +5,7 @@ Operand names and what they mean: cpp/include/cacheir_native/program.h.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd, prod
 
@@ -46,15 +46,18 @@ def embedding(launch: Launch) -> Form:
 
 def rope_table(launch: Launch) -> Form:
     """Frequencies are worked out here, each step rounded to f32 as the op defines."""
+    from cacheir.reference.rotary import rope_frequencies
+
     attrs = launch.attrs
     dims, magnitude = _whole(attrs["dims"]), _real(attrs.get("magnitude", 1.0))
     factors = attrs.get("factors", ())
     assert isinstance(factors, tuple)
-    frequencies = _frequencies(_real(attrs.get("theta", 10000.0)), dims, [_real(factor) for factor in factors])
+    theta = _real(attrs.get("theta", 10000.0))
+    frequencies = rope_frequencies(theta, dims, [_real(factor) for factor in factors])
     return Form(
         "rope_table",
         writes={"cos": 0, "sin": 1},
-        weights={"inverse_frequencies": WeightUse("frequencies", values=frequencies)},
+        weights={"inverse_frequencies": WeightUse("frequencies", values=tuple(map(float, frequencies)))},
         numbers={"dims": dims, "magnitude": magnitude},
     )
 
@@ -254,14 +257,3 @@ def _whole(value: object) -> int:
 def _real(value: object) -> float:
     assert isinstance(value, (int, float))
     return float(value)
-
-
-def _frequencies(theta: float, dims: int, factors: Sequence[float]) -> tuple[float, ...]:
-    import numpy as np
-
-    one = np.float32(1)
-    exponents = np.arange(dims // 2, dtype=np.float32) * np.float32(2) / np.float32(dims)
-    inverse = one / np.power(np.float64(theta), exponents.astype(np.float64)).astype(np.float32)
-    if factors:
-        inverse = inverse / np.asarray(factors, np.float32)
-    return tuple(float(value) for value in inverse)

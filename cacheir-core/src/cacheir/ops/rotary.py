@@ -63,7 +63,7 @@ ROTARY: tuple[OpDef, ...] = (
         (Operand("positions", "i32 [T]"),),
         infer_rope_table,
         "cos and sin of position * frequency, f32 [T, dims / 2]; pair i has the frequency "
-        "1 / theta ** (2 i / dims) / factors[i]; each step is rounded to f32",
+        "1 / theta ** (2 i / dims) / factors[i]; each step is rounded to f32, and factors divide in f64",
         attrs=(
             AttrDef("theta", float, 10000.0, "base of the frequencies"),
             AttrDef("dims", int, doc="how many dimensions turn, an even number"),

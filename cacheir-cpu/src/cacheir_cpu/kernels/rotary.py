@@ -7,6 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from cacheir.reference.rotary import rope_frequencies
+
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
@@ -26,12 +28,7 @@ def rope_table(
 
 @lru_cache(maxsize=64)
 def _frequencies(theta: float, dims: int, factors: tuple[float, ...]) -> F32:
-    """[dims / 2] radians a position, each step rounded to float32 as the definition does."""
-    exponents = np.arange(dims // 2, dtype=np.float32) * np.float32(2) / np.float32(dims)
-    frequencies: F32 = np.float32(1) / np.power(np.float32(theta), exponents)
-    if factors:
-        frequencies /= np.asarray(factors, np.float32)
-    return frequencies
+    return rope_frequencies(theta, dims, factors)
 
 
 def rope(x: F32, cos: F32, sin: F32, *, layout: str, out: F32) -> None:

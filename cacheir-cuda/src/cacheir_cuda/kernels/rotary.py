@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from cacheir.reference.rotary import rope_frequencies
 
 
 def rope_table(
@@ -26,12 +27,8 @@ def rope_table(
 
 @lru_cache(maxsize=64)
 def frequencies(theta: float, dims: int, factors: tuple[float, ...], device: torch.device) -> Tensor:
-    """[dims / 2] radians a position, each step rounded to float32 as the definition does."""
-    exponents = np.arange(dims // 2, dtype=np.float32) * np.float32(2) / np.float32(dims)
-    frequencies = np.float32(1) / np.power(np.float32(theta), exponents)
-    if factors:
-        frequencies = frequencies / np.asarray(factors, np.float32)
-    return torch.from_numpy(frequencies).to(device)
+    """[dims / 2] f32, radians a position, on ``device``."""
+    return torch.from_numpy(rope_frequencies(theta, dims, factors)).to(device)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, layout: str, out: Tensor) -> None:

@@ -1,7 +1,8 @@
 """How a rope type bends the frequencies of rotation, in float32 and in the order in which transformers computes.
 
 Sources: ``modeling_rope_utils`` of transformers; Peng et al., "YaRN" (arXiv 2309.00071); Ding et al., "LongRoPE" (arXiv
-2402.13753). The results are divisors of the plain frequencies, as ``RopeSpec.factors`` holds them.
+2402.13753). The results are divisors of the plain frequencies, as ``RopeSpec.factors`` holds them: float64 numbers, of
+which the op ``rope_table`` makes those very float32 frequencies.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def linear_factors(dims: int, factor: float) -> tuple[float, ...]:
-    """Every pair turns ``factor`` times slower."""
-    return (factor,) * (dims // 2)
+    """Every pair turns ``factor``, a float32 number, times slower."""
+    import numpy as np
+
+    return (float(np.float32(factor)),) * (dims // 2)
 
 
 def llama3_factors(
@@ -101,12 +104,7 @@ def _frequencies(theta: float, dims: int) -> F32:
 
 
 def _factors(plain: F32, bent: F32) -> tuple[float, ...]:
-    """Divisors that make ``bent`` of ``plain`` in float32, to the last bit where there is one that does."""
+    """Divisors that make ``bent`` of ``plain``: rounding to float32 loses the error of a float64 quotient."""
     import numpy as np
 
-    factors = (plain.astype(np.float64) / bent).astype(np.float32)
-    for direction in (np.float32(0), np.float32(np.inf)):
-        nearby = np.nextafter(factors, direction)
-        better = np.abs(plain / nearby - bent) < np.abs(plain / factors - bent)
-        factors = np.where(better, nearby, factors)
-    return tuple(float(factor) for factor in factors)
+    return tuple(float(factor) for factor in plain.astype(np.float64) / bent.astype(np.float64))

@@ -7,7 +7,10 @@ from cacheir.ops.compose import Composer, dtype_of, shape_of
 
 
 def rope_table(op: Op) -> Graph:
-    """Frequencies, then angles, each step rounded to f32 in the order in which transformers computes them."""
+    """Frequencies, then angles, each step rounded to f32 in the order in which transformers computes them.
+
+    Factors divide in f64, so that any f32 frequency can be had by one.
+    """
     composer = Composer(op)
     (positions,) = composer.params
     dims, factors, magnitude = (composer.attrs[name] for name in ("dims", "factors", "magnitude"))
@@ -18,7 +21,8 @@ def rope_table(op: Op) -> Graph:
     period = composer.emit("power", composer.constant("f32", composer.attrs["theta"]), exponent)
     frequency = composer.emit("divide", composer.constant("f32", 1.0), period)
     if factors:
-        frequency = composer.emit("divide", frequency, composer.constant("f32", *factors, shape=(half,)))
+        divisors = composer.constant("f64", *factors, shape=(half,))
+        frequency = composer.cast(composer.emit("divide", composer.cast(frequency, "f64"), divisors), "f32")
     turns = composer.reshape(composer.cast(positions, "f32"), shape_of(positions)[0], 1)
     angle = composer.emit("multiply", turns, frequency)
     tables = [composer.emit("cos", angle), composer.emit("sin", angle)]
