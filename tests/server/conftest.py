@@ -20,7 +20,7 @@ class Served:
     process: subprocess.Popen[str]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """``cacheir serve smollm2`` at a free port."""
     command = [sys.executable, "-m", "cacheir.cli.main", "serve", "smollm2", "--port", "0", "--max-seq", "1024"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from typing import Any
 
 import openai
@@ -64,6 +63,18 @@ def test_completions_with_n_and_a_seed(client: openai.OpenAI) -> None:
     assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
 
 
+def test_a_streamed_completion_with_the_prompts_logprobs(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "smollm2", "prompt": "The capital of France is", "max_tokens": 4}
+    asked |= {"temperature": 0, "echo": True, "logprobs": 1}
+    whole = client.completions.create(**asked).choices[0]
+    chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    told = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
+    assert whole.logprobs is not None
+    assert sum((each.tokens or [] for each in told), []) == whole.logprobs.tokens
+    assert len(told) == 4 and len(told[0].tokens or []) == 6
+
+
 def test_embeddings_of_like_texts_are_nearer(client: openai.OpenAI) -> None:
     texts = ["A cat sat on the mat.", "A kitten sat on the rug.", "Interest rates rose by two percent."]
     vectors = [entry.embedding for entry in client.embeddings.create(model="smollm2", input=texts).data]
@@ -107,10 +118,3 @@ def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
         client.completions.create(model="smollm2", prompt="word " * 5000)
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gpt-4o", prompt="a")
-
-
-def test_curl(served: Any) -> None:
-    body = json.dumps({"model": "smollm2", "prompt": "Hello", "max_tokens": 2})
-    command = ["curl", "-sS", f"{served.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    assert json.loads(answer)["choices"][0]["finish_reason"] == "length"
