@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cacheir.plugins.distributions import (
     entry_points,
     installed,
-    is_editable,
     normalise,
     parse_entry_points,
     requirements,
@@ -96,15 +95,6 @@ def test_a_wheel_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         archive.writestr("zipped-1.0.dist-info/entry_points.txt", "[cacheir]\nzipped = zipped.plugin\n")
     monkeypatch.syspath_prepend(wheel)
     assert ("zipped", "zipped.plugin") in {(point.name, point.target) for point in entry_points()}
-
-
-def test_editable(tmp_path: Path) -> None:
-    info = make(tmp_path, "x", "1")
-    assert not is_editable(str(info))
-    (info / "direct_url.json").write_text('{"dir_info": {"editable": true}, "url": "file:///x"}')
-    assert is_editable(str(info))
-    (info / "direct_url.json").write_text('{"dir_info": {}, "url": "file:///x"}')
-    assert not is_editable(str(info))
 
 
 def test_extras_of_a_target_are_cut_off() -> None:

@@ -72,12 +72,6 @@ def summary(folder: str) -> str:
     return next((value for key, value in _headers(folder) if key == "summary"), "")
 
 
-def is_editable(folder: str) -> bool:
-    """Whether the distribution was installed with ``pip install -e`` (PEP 610 ``direct_url.json``)."""
-    text = _read(os.path.join(folder, "direct_url.json"))
-    return re.search(r'"editable"\s*:\s*true', text) is not None
-
-
 def _in_folder(entry: str) -> Iterator[Distribution]:
     try:
         names = sorted(os.listdir(entry))

@@ -156,14 +156,6 @@ class Installation:
     def peers(self) -> Registry[specs.PeerSpec]:
         return self._registry("peers")
 
-    @cached_property
-    def kernels_by_op(self) -> dict[str, tuple[specs.KernelSpec, ...]]:
-        """Kernels by the op they compute."""
-        found: dict[str, list[specs.KernelSpec]] = {}
-        for kernel in self.kernels:
-            found.setdefault(kernel.op, []).append(kernel)
-        return {op: tuple(kernels) for op, kernels in found.items()}
-
 
 @cache
 def default() -> Installation:

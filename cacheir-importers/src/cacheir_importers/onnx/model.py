@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -245,8 +245,3 @@ def _dimension(wire: Wire, message: Range) -> int | str | None:
         elif number == 2:
             found = wire.text(value) or None
     return found
-
-
-def known_attrs(node: Node) -> Mapping[str, Any]:
-    """The node's attributes that can be used."""
-    return {name: value for name, value in node.attrs.items() if not isinstance(value, Unread)}
