@@ -37,6 +37,7 @@ class TestBatchInvariantBackend(BackendTests):
     backend = "cpu"
     options: ClassVar[Mapping[str, Any]] = {"batch_invariant": True}
     executor_options: ClassVar[Mapping[str, Any]] = {"batch_invariant": True}
+    traces, trace_steps = 64, 10_000
 
     def test_it_states_bit(self) -> None:
         with self.open() as opened:

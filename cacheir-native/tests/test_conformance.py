@@ -19,6 +19,7 @@ class TestPreciseBackend(BackendTests):
     backend = "native"
     options: ClassVar[Mapping[str, Any]] = {"precise": True}
     page_tokens = 16
+    traces, trace_steps = 64, 10_000
 
     def test_it_states_bit(self) -> None:
         with self.open() as opened:

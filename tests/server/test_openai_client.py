@@ -71,7 +71,7 @@ def test_a_streamed_completion_with_the_prompts_logprobs(client: openai.OpenAI) 
     assert "".join(chunk.text for chunk in chunks) == whole.text
     told = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
     assert whole.logprobs is not None
-    assert sum((each.tokens or [] for each in told), []) == whole.logprobs.tokens
+    assert [token for each in told for token in each.tokens or []] == whole.logprobs.tokens
     assert len(told) == 4 and len(told[0].tokens or []) == 6
 
 

@@ -30,7 +30,8 @@ class BackendTests(BackendNumbers, BackendTraces):
     ``options`` are fields of ``CompileOptions`` and ``executor_options`` of ``ExecutorOptions``; ``page_tokens`` is a
     page size that the backend takes. ``tolerance`` is how far logits may be from their meaning, relative to the
     largest: what the kernels round. A backend that says ``bit`` is held to equal bits, one that says ``tolerance`` to
-    ``tolerance``. ``traces`` is how many runs of the engine each tiny decoder gets.
+    ``tolerance``. ``traces`` is how many runs of the engine each tiny decoder gets, and ``trace_steps`` how many steps
+    those of all decoders take at least.
     """
 
     def test_capabilities(self) -> None:

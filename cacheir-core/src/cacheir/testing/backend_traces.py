@@ -18,6 +18,7 @@ from cacheir.runtime.open_model import OpenModel, open_model
 from cacheir.runtime.request import admit
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.backend_bench import F32, BackendBench
+from cacheir.testing.tiny_decoders import tiny_decoders
 from cacheir.testing.tiny_programs import TinyProgram
 
 _FAMILIES = 3  # prompts of one family begin alike
@@ -77,10 +78,12 @@ class Got:
 class BackendTraces(BackendBench):
     """The part of ``BackendTests`` that runs the engine on the backend.
 
-    ``traces`` is how many each decoder gets; ``shrinks`` says whether a smaller one is sought where one fails.
+    ``traces`` is how many each decoder gets, ``trace_steps`` how many steps all decoders' traces must take together;
+    ``shrinks`` says whether a smaller one is sought where one fails.
     """
 
     traces: ClassVar[int] = 12
+    trace_steps: ClassVar[int] = 0
     shrinks: ClassVar[bool] = True
 
     def test_the_engine_changes_nothing(self, decoder: str) -> None:
@@ -90,7 +93,8 @@ class BackendTraces(BackendBench):
         ``bit`` is held to the same bits of every logit and the same tokens; else logits may differ by ``tolerance``,
         and a token only where the logits of the best two are that close.
         """
-        self.check_traces(decoder, self.traces)
+        steps, wanted = self.check_traces(decoder, self.traces), -(-self.trace_steps // len(tiny_decoders()))
+        assert steps >= wanted, f"{self.traces} traces took {steps} steps of the {wanted} that are this decoder's share"
 
     def check_traces(self, decoder: str, traces: int) -> int:
         """Runs ``traces`` traces, and gives the number of steps that they took."""
