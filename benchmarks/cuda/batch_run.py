@@ -28,6 +28,7 @@ SAMPLES = 9
 
 
 def ids(length: int, seed: int) -> list[int]:
+    """Random token ids that every vocabulary here has."""
     return [int(x) for x in np.random.default_rng(seed).integers(3, 150000, length)]
 
 

@@ -14,6 +14,7 @@ Change = Callable[[Random], tuple[str, bytes]]
 
 
 def prepare_onnx(folder: Path) -> Change:
+    """ONNX models, and what damages one of them at random."""
     files = [model.SerializeToString() for model in onnx_models()]
     (folder / "w.bin").write_bytes(bytes(256))
 
@@ -82,6 +83,7 @@ def onnx_models() -> Sequence[Any]:
 
 
 def prepare_stablehlo(folder: Path) -> Change:
+    """StableHLO texts, and what damages one of them at random."""
     golden = Path(__file__).resolve().parents[2] / "cacheir-importers" / "tests" / "golden_stablehlo"
     texts = [path.read_bytes() for path in sorted(golden.glob("*.mlir"))]
     digits = "0x04000000" + "0000803F" * 600

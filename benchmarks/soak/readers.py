@@ -140,6 +140,7 @@ def gguf_models(folder: Path) -> list[tuple[dict[str, Any], dict[str, TensorData
 
 
 def prepare_gguf(folder: Path) -> Change:
+    """GGUF files, and what damages one of them at random."""
     models, files = gguf_models(folder), []
     for metadata, tensors in models:
         write_gguf(folder / "a.gguf", metadata, tensors)
@@ -204,6 +205,7 @@ def changed_metadata(random: Random, metadata: Mapping[str, Any]) -> dict[str, A
 
 
 def prepare_safetensors(folder: Path) -> Change:
+    """safetensors files, with a model's other files beside them, and what damages one of them at random."""
     from safetensors.numpy import load_file, save
 
     write_tiny(folder / "model", shape=SHAPE)
@@ -254,6 +256,7 @@ def prepare_safetensors(folder: Path) -> Change:
 
 
 def prepare_npz(folder: Path) -> Change:
+    """NPZ archives, with a model's other files beside them, and what damages one of them at random."""
     from safetensors.numpy import load_file
 
     write_tiny(folder / "tiny", shape=SHAPE)

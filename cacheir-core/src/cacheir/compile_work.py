@@ -72,6 +72,7 @@ class CompileWork:
     def begin(
         cls, options: CompileOptions, installation: Installation | None, progress: Progress | None
     ) -> CompileWork:
+        """Check the options and find the backend; no model is read yet."""
         installed = installation or default()
         check_options(options)
         backend = find_backend(installed, options.target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from cacheir.bench.cpu_load import CpuTimes
 from cacheir.bench.generation import Sample, measure
 from cacheir.bench.report import generation_report, lines, start_up_report, write_report
-from cacheir.bench.start_up import StartUp, time_child
+from cacheir.bench.start_up import StartUp, child_environment, time_child
 from cacheir.bench.validity import causes
 from cacheir.errors import BackendError, RequestError, UsageError
 
@@ -170,6 +171,15 @@ def test_the_first_byte_of_a_child_is_timed():
 def test_a_child_that_says_nothing_is_an_error(code, said):
     with pytest.raises(BackendError, match=said):
         child(code)
+
+
+def test_a_child_may_keep_its_bytecode_and_has_a_cache_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("CACHEIR_CACHE_DIR", "elsewhere")
+    monkeypatch.setenv("KEPT", "as it is")
+    code = "import os, sys; print(sys.dont_write_bytecode, os.environ['CACHEIR_CACHE_DIR'], os.environ['KEPT'])"
+    said = subprocess.run([sys.executable, "-c", code], env=child_environment(tmp_path), capture_output=True, text=True)
+    assert said.stdout == f"False {tmp_path} as it is\n"
 
 
 def test_start_up_leaves_invalid_children_out():

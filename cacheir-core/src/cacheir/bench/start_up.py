@@ -50,9 +50,19 @@ def measure_start_up(
             for state in ("cold", "warm"):
                 progress(f"start-up {number + 1} of {repeats}, {state} cache")
                 words = ["run", model, "--prompt", prompt, "--max-new-tokens", "1", *options]
-                environ = {**os.environ, "CACHEIR_CACHE_DIR": str(Path(cache))}
-                found.append(time_child([sys.executable, "-m", "cacheir", *words], environ, state))
+                found.append(
+                    time_child([sys.executable, "-m", "cacheir", *words], child_environment(Path(cache)), state)
+                )
     return found
+
+
+def child_environment(cache: Path) -> dict[str, str]:
+    """This process's environment with ``cache`` for CacheIR's cache.
+
+    Without PYTHONDONTWRITEBYTECODE: with it the child would compile every module anew, which nobody's second start does.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "CACHEIR_CACHE_DIR": str(cache)}
 
 
 def time_child(command: Sequence[str], environ: Mapping[str, str], cache: str = "") -> StartUp:

@@ -208,6 +208,7 @@ def layers_of(modules: Mapping[str, Module], mode: str, graph: str) -> Iterable[
 
 
 def graph_diff(before: Variant, after: Variant, mode: str, graph: str, name: str) -> str:
+    """What changed in a graph, as a unified diff; "" where one of the two variants does not have it."""
     old = _graph(before.modules[mode], graph) if mode in before.modules else None
     new = _graph(after.modules[mode], graph) if mode in after.modules else None
     if old is None or new is None:

@@ -25,7 +25,6 @@ class _LlamaCpp:
         self._threads, self._flash = options["threads"], options["flash_attention"]
         parameters = library.llama_model_default_params()
         parameters.n_gpu_layers = 0
-        parameters.n_gpu_layers = 0
         _set_mapping(parameters, mapped=not options["huge_pages"])
         self._model = library.llama_model_load_from_file(options["model"].encode(), parameters)
         if not self._model:
