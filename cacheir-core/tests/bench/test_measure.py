@@ -178,8 +178,8 @@ def test_a_child_may_keep_its_bytecode_and_has_a_cache_of_its_own(monkeypatch, t
     monkeypatch.setenv("CACHEIR_CACHE_DIR", "elsewhere")
     monkeypatch.setenv("KEPT", "as it is")
     code = "import os, sys; print(sys.dont_write_bytecode, os.environ['CACHEIR_CACHE_DIR'], os.environ['KEPT'])"
-    said = subprocess.run([sys.executable, "-c", code], env=child_environment(tmp_path), capture_output=True, text=True)
-    assert said.stdout == f"False {tmp_path} as it is\n"
+    said = subprocess.check_output([sys.executable, "-c", code], env=child_environment(tmp_path), text=True)
+    assert said == f"False {tmp_path} as it is\n"
 
 
 def test_start_up_leaves_invalid_children_out():

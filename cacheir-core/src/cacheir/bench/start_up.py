@@ -59,7 +59,7 @@ def measure_start_up(
 def child_environment(cache: Path) -> dict[str, str]:
     """This process's environment with ``cache`` for CacheIR's cache.
 
-    Without PYTHONDONTWRITEBYTECODE: with it the child would compile every module anew, which nobody's second start does.
+    Without PYTHONDONTWRITEBYTECODE: a child that obeys it compiles every module anew, as nobody's second start does.
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "CACHEIR_CACHE_DIR": str(cache)}
