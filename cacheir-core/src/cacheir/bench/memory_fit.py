@@ -25,7 +25,7 @@ from cacheir.schedule.program import Program
 
 # Coarse steps in which a setting is lowered until the model fits.
 _CONTEXT_STEP, _LEAST_TOKENS = 256, 32
-_SMALLER_KV = ("f16", "bf16", "int8", "fp8_e4m3")
+_SMALLER_KV = ("f16", "bf16", "int8", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True)

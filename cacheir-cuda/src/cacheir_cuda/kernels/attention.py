@@ -14,9 +14,8 @@ def kv_append(kv: Pool, k: Tensor, v: Tensor, slots: Tensor, *, layer: int) -> P
     at = slots.long()
     page = torch.where(at < 0, kv.pages, at.div(kv.page_tokens, rounding_mode="floor"))
     offset = at.remainder(kv.page_tokens)
-    storage = kv.layer(layer)
-    storage[page, 0, :, offset] = k.to(storage.dtype)
-    storage[page, 1, :, offset] = v.to(storage.dtype)
+    kv.put(layer, page, 0, offset, k)
+    kv.put(layer, page, 1, offset, v)
     return kv
 
 
@@ -122,7 +121,7 @@ def _rows(kv: Pool, row_starts: Tensor, lengths: Tensor) -> list[tuple[int, int,
 
 def _gather(kv: Pool, layer: int, table: Tensor, length: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """table [B, M] -> keys and values [B, S, K, D], positions [S] of theirs; S is ``length`` or whole pages."""
-    pages = kv.layer(layer)[table.long()]  # [B, M, 2, K, P, D]
+    pages = kv.take(layer, table.long())  # [B, M, 2, K, P, D]
     rows, count, _, heads, page_tokens, head_dim = pages.shape
     both = pages.permute(2, 0, 1, 4, 3, 5).reshape(2, rows, count * page_tokens, heads, head_dim)[:, :, :length]
     return both[0], both[1], torch.arange(both.shape[2], dtype=torch.int32, device=table.device)

@@ -17,8 +17,8 @@ KEYS = 32
 
 @triton.jit
 def _split(
-    q, storage, table, positions, partial, scale, softcap, width, heads, kv_heads, page_tokens, dim, window,
-    SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+    q, storage, scales, table, positions, partial, scale, softcap, width, heads, kv_heads, page_tokens, dim, window,
+    CODED: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     group = heads // kv_heads
@@ -46,6 +46,10 @@ def _split(
         keys = tl.load(storage + place[:, None] + at[None, :], mask=both, other=0.0).to(tl.float32)
         further = kv_heads * page_tokens * dim
         values = tl.load(storage + further + place[:, None] + at[None, :], mask=both, other=0.0).to(tl.float32)
+        if CODED:
+            at_scale = scales + (page * 2 * kv_heads + kv_head) * page_tokens + key % page_tokens
+            keys *= tl.load(at_scale, mask=seen, other=0.0)[:, None]
+            values *= tl.load(at_scale + kv_heads * page_tokens, mask=seen, other=0.0)[:, None]
         scores = tl.sum(query[:, None, :] * keys[None, :, :], axis=2)
         if softcap > 0:
             # tanh by exp: 1 - 2 / (exp(2 s) + 1) is right at both ends.
@@ -96,8 +100,8 @@ def paged_attention_decode(
     partial = q.new_empty((tokens, heads, SPLITS, dim + 2))
     block = triton.next_power_of_2(max(16, dim))
     _split[(tokens, kv_heads, SPLITS)](
-        q, kv.layer(layer), page_table, positions, partial, scale, softcap, page_table.shape[1], heads, kv_heads,
-        kv.page_tokens, dim, window,
-        SPLITS=SPLITS, KEYS=KEYS, GROUP=triton.next_power_of_2(heads // kv_heads), BLOCK=block,
+        q, kv.layer(layer), kv.scales(layer), page_table, positions, partial, scale, softcap, page_table.shape[1],
+        heads, kv_heads, kv.page_tokens, dim, window,
+        CODED=kv.coded, SPLITS=SPLITS, KEYS=KEYS, GROUP=triton.next_power_of_2(heads // kv_heads), BLOCK=block,
     )  # fmt: skip
     _merge[(tokens * heads,)](partial, out, dim, SPLITS=SPLITS, BLOCK=block)

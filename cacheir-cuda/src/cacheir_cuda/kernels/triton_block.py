@@ -16,6 +16,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from cacheir_cuda.kernels.launching import launch
+from cacheir_cuda.kernels.triton_codes import code_of, scale_of
 from cacheir_cuda.pool import Pool
 
 
@@ -78,10 +79,11 @@ def _turn(parts, bias, norm, cos, sin, token, tokens, first, width, dim: tl.cons
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, tokens, pages, eps,
+def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, scales, tokens, pages, eps,
                heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
                half: tl.constexpr, PARTS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, HALVES: tl.constexpr,
-               HEADS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+               CODED: tl.constexpr, FP8: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+               PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -92,8 +94,8 @@ def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, tokens,
     if first < heads:
         made = _turn(parts, bias, q_norm, cos, sin, token, tokens, first * dim, width, dim, half, at, member, eps,
                      PARTS, BIAS, NORM, HALVES)  # fmt: skip
-        place = q + (token * heads + first + member)[:, None] * dim + at[None, :]
-        tl.store(place, made.to(q.dtype.element_ty), mask=inside)
+        target = q + (token * heads + first + member)[:, None] * dim + at[None, :]
+        tl.store(target, made.to(q.dtype.element_ty), mask=inside)
     else:
         slot = tl.load(slots + token)
         page = tl.where(slot < 0, pages, slot // page_tokens).to(tl.int64)
@@ -101,20 +103,22 @@ def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, tokens,
         if first < heads + kv_heads:
             made = _turn(parts, bias, k_norm, cos, sin, token, tokens, first * dim, width, dim, half, at, member, eps,
                          PARTS, BIAS, NORM, HALVES)  # fmt: skip
-            head = first - heads + member
-            target = storage + ((page * 2 * kv_heads + head[:, None]) * page_tokens + offset) * dim + at[None, :]
-            tl.store(target, made.to(storage.dtype.element_ty), mask=inside)
+            place = (page * 2 * kv_heads + first - heads + member) * page_tokens + offset
         else:
             columns = (first + member)[:, None] * dim + at[None, :]
-            value = tl.zeros((HEADS, BLOCK), tl.float32)
+            made = tl.zeros((HEADS, BLOCK), tl.float32)
             for part in tl.static_range(PARTS):
                 base = parts + (part * tokens + token) * width
-                value += tl.load(base + columns, mask=inside, other=0.0).to(tl.float32)
+                made += tl.load(base + columns, mask=inside, other=0.0).to(tl.float32)
             if BIAS:
-                value += tl.load(bias + columns, mask=inside, other=0.0)
-            head = first - heads - kv_heads + member
-            place = (page * 2 * kv_heads + kv_heads + head[:, None]) * page_tokens + offset
-            tl.store(storage + place * dim + at[None, :], value.to(storage.dtype.element_ty), mask=inside)
+                made += tl.load(bias + columns, mask=inside, other=0.0)
+            place = (page * 2 * kv_heads + first - heads + member) * page_tokens + offset
+        if CODED:
+            made = tl.where(inside, made, 0.0)
+            scale = scale_of(made, FP8)
+            tl.store(scales + place, scale)
+            made = code_of(made, scale, FP8)
+        tl.store(storage + place[:, None] * dim + at[None, :], made.to(storage.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -186,9 +190,10 @@ def after_qkv(
     grid = (tokens, (heads + 2 * kv_heads) // block)
     launch(
         _after_qkv, grid, parts, cos if bias is None else bias, q_norm, k_norm, cos, sin, slots, q, kv.layer(layer),
-        tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens, dim=dim,
-        half=cos.shape[1], PARTS=count, BIAS=bias is not None, NORM=norms is not None, HALVES=layout == "half",
-        HEADS=block, BLOCK=triton.next_power_of_2(max(16, dim)), pdl=pdl, num_warps=2,
+        kv.scales(layer), tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens,
+        dim=dim, half=cos.shape[1], PARTS=count, BIAS=bias is not None, NORM=norms is not None,
+        HALVES=layout == "half", CODED=kv.coded, FP8=kv.kind.dtype == "fp8", HEADS=block,
+        BLOCK=triton.next_power_of_2(max(16, dim)), pdl=pdl, num_warps=2,
     )  # fmt: skip
 
 

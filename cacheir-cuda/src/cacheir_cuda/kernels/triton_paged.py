@@ -24,9 +24,9 @@ _COUNTED = os.environ.get("TRITON_INTERPRET") != "1"
 
 
 @triton.jit
-def _keys(query, storage, table, first, stop, positions, largest, total, mixed, scale, softcap, window, kv_head,
-          kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, MASK: tl.constexpr,
-          KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _keys(query, storage, scales, table, first, stop, positions, largest, total, mixed, scale, softcap, window, kv_head,
+          kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, CODED: tl.constexpr,
+          MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One tile of keys for the rows of ``query`` [R, BLOCK], whose positions are ``positions`` [R]."""
     key, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
     seen = key < stop
@@ -35,8 +35,15 @@ def _keys(query, storage, table, first, stop, positions, largest, total, mixed, 
     both = seen[:, None] & (at < dim)[None, :]
     keys = tl.load(storage + place[:, None] + at[None, :], mask=both, other=0.0).to(query.dtype)
     further = kv_heads * page_tokens * dim
-    values = tl.load(storage + further + place[:, None] + at[None, :], mask=both, other=0.0).to(query.dtype)
+    values = tl.load(storage + further + place[:, None] + at[None, :], mask=both, other=0.0)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if CODED:
+        # Codes are exact in 16 bits; keys get their scale in the scores, values before they are rounded.
+        at_scale = scales + (page * 2 * kv_heads + kv_head) * page_tokens + key % page_tokens
+        scores *= tl.load(at_scale, mask=seen, other=0.0)[None, :]
+        made = values.to(tl.float32) * tl.load(at_scale + kv_heads * page_tokens, mask=seen, other=0.0)[:, None]
+        values = made.to(query.dtype)
+    values = values.to(query.dtype)
     if softcap > 0:
         # scores are in powers of two here: tanh by exp, 1 - 2 / (exp(2 s) + 1) is right at both ends.
         natural = scores / 1.4426950408889634
@@ -56,9 +63,10 @@ def _keys(query, storage, table, first, stop, positions, largest, total, mixed, 
 
 
 @triton.jit
-def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, width, window, heads: tl.constexpr,
-             kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, QUERIES: tl.constexpr,
-             KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softcap, width, window, heads: tl.constexpr,
+             kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, CODED: tl.constexpr,
+             QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
+             PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -71,7 +79,7 @@ def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, widt
         inside = (start + member < end)[:, None] & (at < dim)[None, :]
         place = ((start + member).to(tl.int64)[:, None] * heads + head) * dim + at[None, :]
         query = tl.load(q + place, mask=inside, other=0.0)
-        if query.dtype == tl.float32:
+        if query.dtype == tl.float32 and not CODED:
             query = query.to(storage.dtype.element_ty)
         base = tl.load(positions + begin) + start - begin
         at_position = base + member
@@ -91,27 +99,27 @@ def _prefill(q, storage, table, row_starts, positions, out, scale, softcap, widt
         if COUNTED:
             for first in tl.range(low, clear, KEYS):
                 largest, total, mixed = _keys(
-                    query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, window,
-                    kv_head, kv_heads, page_tokens, dim, False, KEYS, BLOCK)  # fmt: skip
+                    query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
+                    window, kv_head, kv_heads, page_tokens, dim, CODED, False, KEYS, BLOCK)  # fmt: skip
             for first in tl.range(clear, stop, KEYS):
                 largest, total, mixed = _keys(
-                    query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, window,
-                    kv_head, kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+                    query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
+                    window, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
         else:
             first = low
             while first < stop:
                 largest, total, mixed = _keys(
-                    query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, window,
-                    kv_head, kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+                    query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
+                    window, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
                 first += KEYS
         mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out + place, mixed.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _decode(q, storage, table, positions, partial, out, scale, softcap, width, window, heads: tl.constexpr,
-            kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, SPLITS: tl.constexpr,
-            KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
+def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, width, window, heads: tl.constexpr,
+            kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, CODED: tl.constexpr,
+            SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
             PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
@@ -137,14 +145,14 @@ def _decode(q, storage, table, positions, partial, out, scale, softcap, width, w
     if COUNTED:
         for first in tl.range(start, stop, KEYS):
             largest, total, mixed = _keys(
-                query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0, kv_head,
-                kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+                query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0,
+                kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
     else:
         first = start
         while first < stop:
             largest, total, mixed = _keys(
-                query, storage, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0, kv_head,
-                kv_heads, page_tokens, dim, True, KEYS, BLOCK)  # fmt: skip
+                query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0,
+                kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
             first += KEYS
     if SPLITS == 1:
         tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
@@ -188,16 +196,17 @@ def prefill(
 ) -> None:
     """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T] -> out [T, N, D], causal.
 
-    A row without tokens and a token without a row are left as they are. Float32 queries are rounded to the pages' type.
+    A row without tokens and a token without a row are left as they are. Float32 queries are rounded to the pages' type,
+    where that is not one of codes.
     """
     tokens, heads, dim = q.shape
-    wide = q.dtype == kv.storage.dtype == float32
+    wide = q.dtype == float32 and (kv.coded or kv.storage.dtype == float32)
     queries = 16 if tokens <= 32 else 128 if tokens >= 512 and not wide else 64
     grid = (heads, triton.cdiv(tokens, queries), page_table.shape[0])
     launch(
-        _prefill, grid, q, kv.layer(layer), page_table, row_starts, positions, out, scale * _LOG2E, softcap,
-        page_table.shape[1], window, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens, dim=dim,
-        QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED, pdl=pdl,
+        _prefill, grid, q, kv.layer(layer), kv.scales(layer), page_table, row_starts, positions, out, scale * _LOG2E,
+        softcap, page_table.shape[1], window, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens, dim=dim,
+        CODED=kv.coded, QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED, pdl=pdl,
         num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
     )  # fmt: skip
 
@@ -222,9 +231,10 @@ def decode(
     block = triton.next_power_of_2(max(16, dim))
     partial = q.new_empty((tokens, heads, splits, dim + 2), dtype=float32) if splits > 1 else q
     launch(
-        _decode, (tokens, kv_heads, splits), q, kv.layer(layer), page_table, positions, partial, out, scale * _LOG2E,
-        softcap, page_table.shape[1], window, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens, dim=dim,
-        SPLITS=splits, KEYS=64, GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
+        _decode, (tokens, kv_heads, splits), q, kv.layer(layer), kv.scales(layer), page_table, positions, partial, out,
+        scale * _LOG2E, softcap, page_table.shape[1], window, heads=heads, kv_heads=kv_heads,
+        page_tokens=kv.page_tokens, dim=dim,
+        CODED=kv.coded, SPLITS=splits, KEYS=64, GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
         COUNTED=_COUNTED, pdl=pdl, num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacheir_cuda.kernels.triton_codes import code_of, scale_of
 from cacheir_cuda.pool import Pool
 
 
@@ -60,7 +61,8 @@ def _turn_two(a, b, cos, sin, out_a, out_b, heads_a, heads_b, dim, half, HALVES:
 
 
 @triton.jit
-def _append(k, v, slots, storage, pages, heads, page_tokens, dim, BLOCK: tl.constexpr):
+def _append(k, v, slots, storage, scales, pages, heads, page_tokens, dim, CODED: tl.constexpr, FP8: tl.constexpr,
+            BLOCK: tl.constexpr):  # fmt: skip
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + token)
     page = tl.where(slot < 0, pages, slot // page_tokens).to(tl.int64)
@@ -68,10 +70,15 @@ def _append(k, v, slots, storage, pages, heads, page_tokens, dim, BLOCK: tl.cons
     at = tl.arange(0, BLOCK)
     inside = at < dim
     source = (token * heads + head) * dim + at
-    target = storage + ((page * 2 * heads + head) * page_tokens + offset) * dim + at
-    tl.store(target, tl.load(k + source, mask=inside).to(storage.dtype.element_ty), mask=inside)
-    values = tl.load(v + source, mask=inside).to(storage.dtype.element_ty)
-    tl.store(target + heads * page_tokens * dim, values, mask=inside)
+    place = (page * 2 * heads + head) * page_tokens + offset
+    for part in tl.static_range(2):
+        values = tl.load((v if part else k) + source, mask=inside, other=0.0)
+        if CODED:
+            scale = scale_of(values[None, :], FP8)
+            tl.store(scales + place + tl.arange(0, 1), scale)
+            values = tl.reshape(code_of(values[None, :], scale, FP8), (BLOCK,))
+        tl.store(storage + place * dim + at, values.to(storage.dtype.element_ty), mask=inside)
+        place += heads * page_tokens
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float, out: Tensor) -> None:
@@ -112,8 +119,9 @@ def kv_append(kv: Pool, k: Tensor, v: Tensor, slots: Tensor, *, layer: int) -> P
     """kv, k and v [T, K, D], slots [T] -> kv, changed in place; a negative slot's token goes to the page of nobody."""
     tokens, heads, dim = k.shape
     _append[(tokens, heads)](
-        k, v, slots, kv.layer(layer), kv.pages, heads, kv.page_tokens, dim, BLOCK=_block(dim), num_warps=1
-    )
+        k, v, slots, kv.layer(layer), kv.scales(layer), kv.pages, heads, kv.page_tokens, dim,
+        CODED=kv.coded, FP8=kv.kind.dtype == "fp8", BLOCK=_block(dim), num_warps=1,
+    )  # fmt: skip
     return kv
 
 
