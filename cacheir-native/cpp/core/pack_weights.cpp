@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/eight_bytes.h"
 #include "core/half.h"
 #include "core/stored_blocks.h"
 
@@ -14,39 +15,36 @@ namespace {
 using Groups = uint8_t[512];
 
 void write_nibbles(const Groups& g, uint8_t* out) {
-  for (int i = 0; i < 256; ++i) out[i] = static_cast<uint8_t>((g[i] & 15) | g[i + 256] << 4);
+  for (int i = 0; i < 256; i += 8) put_eight(out + i, (eight(g + i) & each(15)) | (eight(g + 256 + i) & each(15)) << 4);
 }
 
-// Bit `bit` of each group's codes as one word.
-void write_single_bits(const Groups& g, int bit, uint8_t* out) {
-  std::memset(out, 0, 64);
-  for (int j = 0; j < 8; ++j)
-    for (int i = 0; i < 64; ++i) out[i] = static_cast<uint8_t>(out[i] | (g[64 * j + i] >> bit & 1) << j);
-}
-
-// Bits `bit` and `bit + 1`: four groups a word.
-void write_bit_pairs(const Groups& g, int bit, uint8_t* out) {
-  std::memset(out, 0, 128);
-  for (int j = 0; j < 8; ++j)
-    for (int i = 0; i < 64; ++i)
-      out[j / 4 * 64 + i] = static_cast<uint8_t>(out[j / 4 * 64 + i] | (g[64 * j + i] >> bit & 3) << 2 * (j % 4));
+// `width` bits from bit `bit` of each group's codes, 8 / width groups a word.
+template <int bit, int width>
+void write_bits(const Groups& g, uint8_t* out) {
+  constexpr int groups = 8 / width;
+  for (int word = 0; word < width; ++word)
+    for (int i = 0; i < 64; i += 8) {
+      uint64_t bits = 0;
+      for (int j = 0; j < groups; ++j) bits |= (eight(g + 64 * (groups * word + j) + i) >> bit & each((1 << width) - 1)) << width * j;
+      put_eight(out + 64 * word + i, bits);
+    }
 }
 
 void write_codes(Panel format, const Groups& g, uint8_t* out) {
   switch (format) {
     case Panel::q8_0: std::memcpy(out, g, 512); return;
-    case Panel::q2_k: write_bit_pairs(g, 0, out); return;
+    case Panel::q2_k: write_bits<0, 2>(g, out); return;
     case Panel::q3_k:
-      write_bit_pairs(g, 0, out);
-      write_single_bits(g, 2, out + 128);
+      write_bits<0, 2>(g, out);
+      write_bits<2, 1>(g, out + 128);
       return;
     case Panel::q6_k:
       write_nibbles(g, out);
-      write_bit_pairs(g, 4, out + 256);
+      write_bits<4, 2>(g, out + 256);
       return;
     case Panel::q5_0: case Panel::q5_1: case Panel::q5_k:
       write_nibbles(g, out);
-      write_single_bits(g, 4, out + 256);
+      write_bits<4, 1>(g, out + 256);
       return;
     default: write_nibbles(g, out);
   }
@@ -72,23 +70,30 @@ uint16_t get16(const uint8_t* at, size_t index) {
   return value;
 }
 
-void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
-  const int width = block_columns(from.format), count = from.columns / width;
-  const size_t bytes = block_bytes(from.format);
+template <Panel format>
+void pack_integer(const StoredMatrix& from, int first_row, uint8_t* panel) {
+  constexpr int blocks = is_super_block(format) ? kSuperBlock : 1, width = blocks * kBlock;  // of one stored block
+  constexpr int scales = has_half_blocks(format) ? 2 : 1;                                     // of one block and row
+  const size_t count = static_cast<size_t>(from.columns / width), bytes = block_bytes(from.format);
   const int rows = std::min(kPanelRows, from.rows - first_row);
+  const uint8_t* first = from.data + static_cast<size_t>(first_row) * count * bytes;
   DecodedBlock decoded[kPanelRows] = {};  // rows beyond the matrix have scale 0
   Groups groups;
-  for (int c = 0; c < count; ++c) {
+  for (size_t c = 0; c < count; ++c) {
     for (int r = 0; r < rows; ++r)
-      decode_block(from.format, from.data + (static_cast<size_t>(first_row + r) * static_cast<size_t>(count) + static_cast<size_t>(c)) * bytes, decoded[r]);
-    for (int s = 0; s < width / kBlock; ++s) {
-      const size_t b = static_cast<size_t>(c * (width / kBlock) + s);
-      for (int g = 0; g < 8; ++g)
-        for (int r = 0; r < kPanelRows; ++r) std::memcpy(groups + 64 * g + 4 * r, decoded[r].codes + kBlock * s + 4 * g, 4);
-      uint8_t* block = panel + block_offset(format, b);
-      uint8_t *scale_part = block + code_bytes(format), *minimum_part = scale_part + scale_bytes(format);
+      decode_block(from.format, first + (static_cast<size_t>(r) * count + c) * bytes, decoded[r]);
+    uint8_t* block = panel + block_offset(format, c * blocks);
+    if (is_super_block(format)) {
+      uint8_t* head = block - super_head_bytes(format);
+      for (size_t r = 0; r < kPanelRows; ++r) put16(head, r, decoded[r].d);
+      if (has_minimum(format))
+        for (size_t r = 0; r < kPanelRows; ++r) put16(head + 32, r, decoded[r].dmin);
+    }
+    for (int s = 0; s < blocks; ++s, block += panel_block_bytes(format)) {
+      for (int r = 0; r < kPanelRows; ++r)
+        for (int g = 0; g < 8; ++g) std::memcpy(groups + 64 * g + 4 * r, decoded[r].codes + kBlock * s + 4 * g, 4);
       write_codes(format, groups, block);
-      const int scales = has_half_blocks(format) ? 2 : 1;
+      uint8_t *scale_part = block + code_bytes(format), *minimum_part = scale_part + scale_bytes(format);
       for (size_t r = 0; r < kPanelRows; ++r) {
         if (!is_super_block(format)) {
           put16(scale_part, r, decoded[r].d);
@@ -100,31 +105,59 @@ void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t
           scale_part[place] = decoded[r].scales[scales * s + h];
           if (has_minimum(format)) minimum_part[place] = decoded[r].minimums[scales * s + h];
         }
-        if (s > 0) continue;
-        uint8_t* head = block - super_head_bytes(format);
-        put16(head, r, decoded[r].d);
-        if (has_minimum(format)) put16(head + 32, r, decoded[r].dmin);
       }
     }
   }
 }
 
-void pack_dense(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
-  const int rows = std::min(kPanelRows, from.rows - first_row);
-  const size_t k = static_cast<size_t>(from.columns);
-  if (format != Panel::f32 || rows < kPanelRows) std::memset(panel, 0, panel_bytes(format, from.columns));
-  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
-    const uint8_t* row = from.data + (static_cast<size_t>(first_row) + r) * k * block_bytes(from.format);
-    for (size_t c = 0; c < k; ++c) {
-      if (format == Panel::f32) std::memcpy(panel + (c * 16 + r) * 4, row + c * 4, 4);
-      else if (format == Panel::f16) std::memcpy(panel + (c * 16 + r) * 2, row + c * 2, 2);
-      else {
-        uint16_t value = get16(row, c);
-        if (from.format == Stored::f16) value = to_bf16(from_half(value));
-        put16(panel, c / 2 * 32 + r * 2 + c % 2, value);
+void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+  switch (format) {
+    case Panel::q4_0: return pack_integer<Panel::q4_0>(from, first_row, panel);
+    case Panel::q4_1: return pack_integer<Panel::q4_1>(from, first_row, panel);
+    case Panel::q5_0: return pack_integer<Panel::q5_0>(from, first_row, panel);
+    case Panel::q5_1: return pack_integer<Panel::q5_1>(from, first_row, panel);
+    case Panel::q8_0: return pack_integer<Panel::q8_0>(from, first_row, panel);
+    case Panel::q2_k: return pack_integer<Panel::q2_k>(from, first_row, panel);
+    case Panel::q3_k: return pack_integer<Panel::q3_k>(from, first_row, panel);
+    case Panel::q4_k: return pack_integer<Panel::q4_k>(from, first_row, panel);
+    case Panel::q5_k: return pack_integer<Panel::q5_k>(from, first_row, panel);
+    default: return pack_integer<Panel::q6_k>(from, first_row, panel);
+  }
+}
+
+// 16 bits a weight: column pairs of 16 rows side by side for bf16, single columns for f16.
+constexpr size_t kPiece = 512;  // columns of a row that are converted at a time, so that a panel's lines stay in the cache
+
+void pack_halves(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+  const size_t rows = static_cast<size_t>(std::min(kPanelRows, from.rows - first_row)), k = static_cast<size_t>(from.columns);
+  for (size_t start = 0; start < k; start += kPiece) {
+    const size_t count = std::min(kPiece, k - start);
+    for (size_t r = 0; r < rows; ++r) {
+      uint16_t values[kPiece + 1];
+      std::memcpy(values, from.data + ((static_cast<size_t>(first_row) + r) * k + start) * 2, count * 2);
+      if (format == Panel::f16) {
+        for (size_t c = 0; c < count; ++c) put16(panel, (start + c) * 16 + r, values[c]);
+        continue;
       }
+      if (from.format == Stored::f16)
+        for (size_t c = 0; c < count; ++c) values[c] = half_to_bf16(values[c]);
+      values[count] = 0;  // the partner of an odd last column
+      for (size_t c = 0; c < count; c += 2) std::memcpy(panel + ((start + c) / 2 * 16 + r) * 4, values + c, 4);
     }
   }
+}
+
+void pack_floats(const StoredMatrix& from, int first_row, uint8_t* panel) {
+  const size_t rows = static_cast<size_t>(std::min(kPanelRows, from.rows - first_row)), k = static_cast<size_t>(from.columns);
+  const uint8_t* first = from.data + static_cast<size_t>(first_row) * k * 4;
+  for (size_t c = 0; c < k; ++c)
+    for (size_t r = 0; r < rows; ++r) std::memcpy(panel + (c * 16 + r) * 4, first + (r * k + c) * 4, 4);
+}
+
+void pack_dense(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+  if (from.rows - first_row < kPanelRows) std::memset(panel, 0, panel_bytes(format, from.columns));
+  if (format == Panel::f32) pack_floats(from, first_row, panel);
+  else pack_halves(from, format, first_row, panel);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "core/eight_bytes.h"
+
 namespace cacheir {
 namespace {
 
@@ -19,14 +21,43 @@ uint16_t u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8);
 uint8_t byte(int x) { return static_cast<uint8_t>(x); }
 
 void nibbles32(const uint8_t* q, uint8_t* codes) {
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = q[i] & 15;
-    codes[i + 16] = q[i] >> 4;
+  for (int i = 0; i < 16; i += 8) {
+    put_eight(codes + i, eight(q + i) & each(15));
+    put_eight(codes + i + 16, eight(q + i) >> 4 & each(15));
   }
 }
 
+// Bit i of `word` is the fifth bit of code i.
 void add_fifth_bits(const uint8_t* word, uint8_t* codes) {
-  for (int i = 0; i < 32; ++i) codes[i] = byte(codes[i] | (word[i / 8] >> i % 8 & 1) << 4);
+  for (int i = 0; i < 4; ++i) {
+    // Each byte of the product is the whole byte; in byte n bit n stays, and adding 127 carries it to the top.
+    const uint64_t bits = word[i] * each(1) & 0x8040201008040201u;
+    put_eight(codes + 8 * i, eight(codes + 8 * i) | ((bits + each(127)) >> 3 & each(16)));
+  }
+}
+
+// 128 codes of two bits: bits 2p and 2p + 1 of 32 bytes are codes 32p to 32p + 31.
+void bit_pairs128(const uint8_t* q, uint8_t* codes) {
+  for (int p = 0; p < 4; ++p)
+    for (int i = 0; i < 32; i += 8) put_eight(codes + 32 * p + i, eight(q + i) >> 2 * p & each(3));
+}
+
+// 256 codes of four bits in pieces of 64: the low halves of 32 bytes, then their high halves.
+void nibbles256(const uint8_t* q, uint8_t* codes) {
+  for (int p = 0; p < 4; ++p)
+    for (int i = 0; i < 32; i += 8) {
+      put_eight(codes + 64 * p + i, eight(q + 32 * p + i) & each(15));
+      put_eight(codes + 64 * p + 32 + i, eight(q + 32 * p + i) >> 4 & each(15));
+    }
+}
+
+// Bit p of 32 bytes becomes bit `to` of codes 32p to 32p + 31.
+void add_bits256(const uint8_t* high, int to, uint8_t* codes) {
+  for (int p = 0; p < 8; ++p)
+    for (int i = 0; i < 32; i += 8) {
+      uint8_t* at = codes + 32 * p + i;
+      put_eight(at, eight(at) | (eight(high + i) >> p & each(1)) << to);
+    }
 }
 
 // Eight 6-bit scales and eight 6-bit minimums in 12 bytes.
@@ -40,8 +71,7 @@ void six_bit_pairs(const uint8_t* s, uint8_t* scales, uint8_t* minimums) {
 }
 
 void decode_q2_k(const uint8_t* b, DecodedBlock& out) {
-  const uint8_t* q = b + 16;
-  for (int e = 0; e < 256; ++e) out.codes[e] = q[e / 128 * 32 + e % 32] >> 2 * (e % 128 / 32) & 3;
+  for (int half = 0; half < 2; ++half) bit_pairs128(b + 16 + 32 * half, out.codes + 128 * half);
   for (int i = 0; i < 16; ++i) {
     out.scales[i] = b[i] & 15;
     out.minimums[i] = b[i] >> 4;
@@ -51,11 +81,9 @@ void decode_q2_k(const uint8_t* b, DecodedBlock& out) {
 }
 
 void decode_q3_k(const uint8_t* b, DecodedBlock& out) {
-  const uint8_t *high = b, *q = b + 32, *s = b + 96;
-  for (int e = 0; e < 256; ++e) {
-    const int low = q[e / 128 * 32 + e % 32] >> 2 * (e % 128 / 32) & 3;
-    out.codes[e] = byte(low | (high[e % 32] >> e / 32 & 1) << 2);
-  }
+  const uint8_t* s = b + 96;
+  for (int half = 0; half < 2; ++half) bit_pairs128(b + 32 + 32 * half, out.codes + 128 * half);
+  add_bits256(b, 2, out.codes);
   for (int i = 0; i < 16; ++i) {
     const int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
     out.scales[i] = byte((low | (s[8 + i % 4] >> 2 * (i / 4) & 3) << 4) - 32);
@@ -65,30 +93,28 @@ void decode_q3_k(const uint8_t* b, DecodedBlock& out) {
 }
 
 void decode_q4_k(const uint8_t* b, DecodedBlock& out) {
-  const uint8_t* q = b + 16;
-  for (int e = 0; e < 256; ++e) out.codes[e] = e % 64 < 32 ? q[e / 64 * 32 + e % 32] & 15 : q[e / 64 * 32 + e % 32] >> 4;
+  nibbles256(b + 16, out.codes);
   six_bit_pairs(b + 4, out.scales, out.minimums);
   out.d = u16(b);
   out.dmin = u16(b + 2) ^ 0x8000;
 }
 
 void decode_q5_k(const uint8_t* b, DecodedBlock& out) {
-  const uint8_t *high = b + 16, *q = b + 48;
-  for (int e = 0; e < 256; ++e) {
-    const int low = e % 64 < 32 ? q[e / 64 * 32 + e % 32] & 15 : q[e / 64 * 32 + e % 32] >> 4;
-    out.codes[e] = byte(low | (high[e % 32] >> e / 32 & 1) << 4);
-  }
+  nibbles256(b + 48, out.codes);
+  add_bits256(b + 16, 4, out.codes);
   six_bit_pairs(b + 4, out.scales, out.minimums);
   out.d = u16(b);
   out.dmin = u16(b + 2) ^ 0x8000;
 }
 
 void decode_q6_k(const uint8_t* b, DecodedBlock& out) {
-  for (int e = 0; e < 256; ++e) {
-    const int part = e % 128 / 32, l = e % 32;
-    const uint8_t low = b[e / 128 * 64 + part % 2 * 32 + l], high = b[128 + e / 128 * 32 + l];
-    out.codes[e] = byte((part < 2 ? low & 15 : low >> 4) | (high >> 2 * part & 3) << 4);
-  }
+  for (int half = 0; half < 2; ++half)
+    for (int part = 0; part < 4; ++part)  // four bits of 64 bytes, halves first, and two bits of 32
+      for (int i = 0; i < 32; i += 8) {
+        const uint64_t low = eight(b + 64 * half + part % 2 * 32 + i) >> part / 2 * 4 & each(15);
+        const uint64_t high = eight(b + 128 + 32 * half + i) >> 2 * part & each(3);
+        put_eight(out.codes + 128 * half + 32 * part + i, low | high << 4);
+      }
   std::memcpy(out.scales, b + 192, 16);
   out.d = u16(b + 208);
   out.dmin = 0;
@@ -123,7 +149,7 @@ void decode_block(Stored format, const uint8_t* b, DecodedBlock& out) {
       add_fifth_bits(b + 4, out.codes);
       break;
     case Stored::q8_0:
-      for (int i = 0; i < 32; ++i) out.codes[i] = b[2 + i] ^ 0x80;
+      for (int i = 0; i < 32; i += 8) put_eight(out.codes + i, eight(b + 2 + i) ^ each(0x80));
       break;
     case Stored::q2_k: return decode_q2_k(b, out);
     case Stored::q3_k: return decode_q3_k(b, out);

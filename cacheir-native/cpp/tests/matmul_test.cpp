@@ -109,9 +109,17 @@ void check_argmax_and_swiglu(std::mt19937& random, const KernelTable& table) {
   }
 }
 
+void check_halves() {
+  for (int h = 0; h < 1 << 16; ++h) {
+    const uint16_t half = static_cast<uint16_t>(h), got = half_to_bf16(half), expected = to_bf16(from_half(half));
+    CHECK(got == expected, "f16 %x as bf16: %x, not %x", h, got, expected);
+  }
+}
+
 }  // namespace
 
 int main() {
+  check_halves();
   std::mt19937 random(std::random_device{}());
   for (const KernelTable* table : supported_tables()) {
     for (int f = 0; f < static_cast<int>(Stored::count); ++f) {
