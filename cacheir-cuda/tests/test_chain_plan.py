@@ -18,6 +18,7 @@ from cacheir.errors import BackendUnavailable  # noqa: E402
 from cacheir.ir.types import KVType, TensorType  # noqa: E402
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec  # noqa: E402
 from cacheir.models.weight_shapes import weight_shapes  # noqa: E402
+from cacheir.runtime.executor import ExecutorOptions  # noqa: E402
 from cacheir.schedule.program import Program  # noqa: E402
 from cacheir.testing import tiny_programs  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
@@ -26,6 +27,7 @@ from cacheir_cuda.chain import cubins, tiles  # noqa: E402
 from cacheir_cuda.chain.plan_step import NOTE  # noqa: E402
 from cacheir_cuda.chain.run import split_steps, why_no_pages  # noqa: E402
 from cacheir_cuda.chain.seat import ChainSeat  # noqa: E402
+from cacheir_cuda.forecast import forecast  # noqa: E402
 from cacheir_cuda.options import read_options  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
 
@@ -175,3 +177,17 @@ def test_the_built_cubin_has_every_kernel() -> None:
     (cubin,) = cubins.read_manifest()
     assert tiles.all_kernels() <= cubin.kernels
     assert cubins.load_cubin(cubin.capability)
+
+
+def test_the_chain_s_second_copy_of_the_matrices_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device is opened for it, so it can be asked on a machine that has none."""
+    program = compiled(monkeypatch, QWEN3_06B, 1024)
+    monkeypatch.delenv("CACHEIR_CUDA_DEVICE")
+
+    def weights(**extra: Any) -> int:
+        options = ExecutorOptions(extra=extra, installation=plugin_host("cacheir_cuda.plugin"))
+        return forecast(program, options, [8]).use.weights
+
+    layers = sum(shape[0] * shape[1] for shape in ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)))
+    assert weights() - weights(decode_chain=False) == 4 * 2 * layers
+    assert weights(cuda_dtype="float16") == weights(decode_chain=False)

@@ -94,6 +94,17 @@ def test_other_storage_of_keys_is_foretold(backend: str, kv_dtype: str, tmp_path
     assert foretold == owned
 
 
+@pytest.mark.parametrize("kv_dtype", ["", "int8"])
+def test_the_account_of_cuda_is_foretold(kv_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    for family in ("llama", "qwen3", "gemma2"):
+        write_tiny(tmp_path / family, family=family)
+        options = CompileOptions(target="cuda", max_tokens=64, max_seq=128)
+        foretold, owned = account(open_program(tmp_path / family, options), kv_dtype=kv_dtype)
+        assert foretold == owned, family
+
+
 @pytest.mark.parametrize("backend", ["cpu", "native"])
 def test_the_plan_of_a_real_model_is_tight(smollm2_path: Path, backend: str) -> None:
     check(open_program(smollm2_path, CompileOptions(target=backend, max_seq=2048)))

@@ -32,7 +32,7 @@ class BlockSeat:
     ) -> None:
         self._device = device
         self._dtype: torch.dtype = getattr(torch, options.cuda_dtype)
-        self._pdl = options.programmatic_launch and device.type == "cuda" and _hopper(device)
+        self._programmatic = options.programmatic_launch and device.type == "cuda"
         self._space = Workspace(device)
         self._plans: dict[str, MainPlan] = {}
         self.reason = _why_not(options, asked)
@@ -56,7 +56,11 @@ class BlockSeat:
             return None
         from cacheir_cuda.block_launches import BlockKernels, block_launches
 
-        kernels = BlockKernels(dtype=self._dtype, pdl=self._pdl, triton_matmul=os.environ.get(MATMUL_VARIABLE) == "1")
+        kernels = BlockKernels(
+            dtype=self._dtype,
+            pdl=self._programmatic and _hopper(self._device),
+            triton_matmul=os.environ.get(MATMUL_VARIABLE) == "1",
+        )
         return block_launches(self._plans[mode], around, kernels, self._space)
 
     def wanted_weights(self) -> Iterator[tuple[str, tuple[str, ...]]]:

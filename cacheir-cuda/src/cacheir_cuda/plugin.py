@@ -26,6 +26,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             plan_steps=("cacheir_cuda.chain.plan_step:plan_decode_chain",),
             executor="cacheir_cuda.executor:CudaExecutor",
             probe="cacheir_cuda.probe:why_unavailable",
+            memory="cacheir_cuda.forecast:forecast",
             rates="cacheir_cuda.transfer_rates:transfer_rates",
             options="cacheir_cuda.options:CudaOptions",
             instruction_set="cacheir_cuda.options:choices_text",

@@ -21,6 +21,11 @@ from cacheir_cuda.chain.packing import pack
 from cacheir_cuda.chain.tiles import Tile
 
 
+def resident_key(layout: str, recipes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """What is made once: a single matrix stacked is the matrix itself, so a tied embedding and head share theirs."""
+    return "dense" if layout == "rows" else layout, tuple(recipes)
+
+
 class Residents:
     """Layout and recipes -> tensor. Equal requests share one."""
 
@@ -33,8 +38,7 @@ class Residents:
         """The weights of ``recipes`` in ``layout``: a tensor, or the store's own array for ""."""
         if not layout:
             return self._store.get(recipes[0])
-        # A single matrix stacked is the matrix itself, so a tied embedding and head share their memory.
-        key = ("dense" if layout == "rows" else layout, tuple(recipes))
+        key = resident_key(layout, recipes)
         if key not in self._tensors:
             self._tensors[key] = self._make(*key)
         return self._tensors[key]

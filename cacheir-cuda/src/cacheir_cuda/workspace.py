@@ -15,18 +15,18 @@ class Workspace:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self._buffer: torch.Tensor | None = None  # the device is not touched before something is wanted
 
     @property
     def nbytes(self) -> int:
         """Bytes of the buffer that new views lie in."""
-        return self._buffer.nbytes
+        return 0 if self._buffer is None else self._buffer.nbytes
 
     def carve(self, *wanted: tuple[Sequence[int], torch.dtype]) -> list[torch.Tensor]:
         """A tensor for each (shape, dtype); their content is undefined, and the next ``carve`` gives the same bytes."""
         sizes = [prod(shape) * dtype.itemsize for shape, dtype in wanted]
         total = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
-        if total > self._buffer.nbytes:
+        if self._buffer is None or total > self._buffer.nbytes:
             self._buffer = torch.zeros(total, dtype=torch.uint8, device=self._device)
         made, start = [], 0
         for (shape, dtype), size in zip(wanted, sizes):
@@ -36,4 +36,4 @@ class Workspace:
 
     def clear(self) -> None:
         """Let go of the buffer."""
-        self._buffer = torch.empty(0, dtype=torch.uint8, device=self._device)
+        self._buffer = None

@@ -30,7 +30,7 @@ class ChainSeat:
 
     def load(self, program: Program, residents: Residents, device: torch.device, options: CudaOptions) -> None:
         """Make the chain of the program's greedy decode step, its weights packed and resident."""
-        self.refusal = _why_not(program, device, options)
+        self.refusal = why_no_chain(program, device, options)
         if self.refusal:
             return
         main, head = (flatten(program, "decode", name) for name in (program.modules["decode"].main.name, GREEDY))
@@ -84,7 +84,7 @@ class ChainSeat:
         self.refusal = "no program is loaded"
 
 
-def _why_not(program: Program, device: torch.device, options: CudaOptions) -> str:
+def why_no_chain(program: Program, device: torch.device, options: CudaOptions) -> str:
     """Why no chain may be made here, whatever the shapes; "" where one may."""
     note = program.plan_notes.get(NOTE)
     if not isinstance(note, dict) or "kernels" not in note:
