@@ -31,16 +31,18 @@ from cacheir.runtime.executor import (
     Step,
     StepOutput,
 )
+from cacheir.runtime.row_outputs import WANTED
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged, check_limits, stage
 from cacheir.schedule.flatten import Launch, flatten
+from cacheir.schedule.joined_operands import wanted_weights
 from cacheir.schedule.program import Program
 from cacheir.schedule.row_order import varying_ops
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
-from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cpu.binding import BoundLaunch, Surroundings, bind
 from cacheir_cpu.blas_threads import BlasThreads
-from cacheir_cpu.heads import HEADS, HeadRunner
+from cacheir_cpu.heads import HeadRunner
 from cacheir_cpu.plain_graph import run_plain_graph
 from cacheir_cpu.pool import Pool
 from cacheir_cpu.residents import Residents
@@ -118,7 +120,7 @@ class NumpyExecutor:
         program = self._loaded()
         return Capabilities(
             determinism="bit" if self._is_invariant(program) else "tolerance",
-            heads=("nothing", *HEADS),
+            heads=WANTED,
             page_tokens=(),
             kv_formats=FORMATS,
             row_classes=tuple(program.schedules["decode"].row_classes),

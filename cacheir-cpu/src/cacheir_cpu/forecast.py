@@ -14,9 +14,9 @@ from cacheir.plugins.installation import default
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.executor import ExecutorOptions, MemoryForecast, MemoryUse
 from cacheir.schedule.flatten import Launch, flatten
+from cacheir.schedule.joined_operands import wanted_weights
 from cacheir.schedule.op_cost import KEYS
 from cacheir.schedule.program import Program
-from cacheir_cpu.binding import wanted_weights
 from cacheir_cpu.residents import is_own_form, resident_key
 
 # Resident bytes of a launch: its records, and its views and calls in the few sizes that stay bound. Measured, as is

@@ -13,18 +13,16 @@ from cacheir.ir.dtypes import numpy_dtype
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.row_outputs import head_of, row_output
 from cacheir.runtime.sampled_rows import sampled_head_inputs
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
+from cacheir.schedule.joined_operands import wanted_weights
 from cacheir.schedule.program import Program
-from cacheir_cpu.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cpu.binding import BoundLaunch, Surroundings, bind
 
 F32 = NDArray[np.float32]
-
-# What a row may want and the head that gives it; logprobs are worked out from the logits.
-HEADS = ("token", "logprobs", "logits", "hidden")
-NOT_FINITE = "the logits are not finite: the model or its weights are damaged, or a value overflowed"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class HeadRunner:
             RowOutput(slot=row.slot) if row.want == "nothing" else None for row in step.rows
         ]
         for head in ("head.greedy", "head.sampled", "head.logits", "head.hidden"):
-            chosen = [i for i, row in enumerate(step.rows) if outputs[i] is None and _head(row, slots) == head]
+            chosen = [i for i, row in enumerate(step.rows) if outputs[i] is None and head_of(row, slots) == head]
             if not chosen:
                 continue
             spans = [staged.head_spans[i] for i in chosen]
@@ -76,7 +74,7 @@ class HeadRunner:
             start = 0
             for index, span in zip(chosen, spans):
                 stop = start + span.stop - span.start
-                outputs[index] = _output(step.rows[index], head, result[start:stop], slots)
+                outputs[index] = row_output(step.rows[index], head, result[start:stop], slots)
                 start = stop
         return tuple(output for output in outputs if output is not None)
 
@@ -120,32 +118,5 @@ def _empty(type_: Any, count: int) -> NDArray[Any]:
     return np.zeros(type_.sizes({"R": count}), numpy_dtype(type_.dtype))
 
 
-def _head(row: Row, slots: Slots) -> str:
-    if row.want == "hidden":
-        return "head.hidden"
-    if row.want in ("logits", "logprobs"):
-        return "head.logits"
-    sampling = slots.of(row).sampling
-    return "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
-
-
 def _sampled(rows: Sequence[Row], slots: Slots, wanted: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return sampled_head_inputs(rows, slots, wanted["mask"].shape[1] if "mask" in wanted else 0)
-
-
-def _output(row: Row, head: str, result: NDArray[Any], slots: Slots) -> RowOutput:
-    if head in ("head.greedy", "head.sampled"):
-        token = int(result[-1])
-        if token < 0:
-            return RowOutput(slot=row.slot, error=NOT_FINITE)
-        slots.of(row).last_token = token
-        return RowOutput(slot=row.slot, token=token)
-    if head == "head.hidden":
-        return RowOutput(slot=row.slot, hidden=result)
-    if not np.isfinite(result).all():
-        return RowOutput(slot=row.slot, error=NOT_FINITE)
-    if row.want == "logits":
-        return RowOutput(slot=row.slot, logits=result)
-    shifted = result.astype(np.float64) - result.max(axis=-1, keepdims=True)
-    logprobs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return RowOutput(slot=row.slot, logprobs=logprobs.astype(np.float32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -14,6 +14,7 @@ from cacheir.ir.dtypes import dtype_bytes
 from cacheir.ir.types import KVType, QuantType, TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.schedule.flatten import Launch, Place
+from cacheir.schedule.joined_operands import joined_operands
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 from cacheir_cuda.tensors import torch_dtype
@@ -53,23 +54,13 @@ def bind(launches: Sequence[Launch], around: Surroundings) -> list[BoundLaunch]:
     return [_bind_one(launch, around) for launch in launches]
 
 
-def wanted_weights(
-    launches: Sequence[Launch], rows: int, kernels: Mapping[str, KernelSpec]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(layout, recipes) of the resident weights that ``launches`` read in a step of ``rows`` rows."""
-    for launch in launches:
-        for part in _joined(launch, kernels.get(launch.choice(rows).kernel)):
-            if not isinstance(part, Place):
-                yield part
-
-
 def _bind_one(launch: Launch, around: Surroundings) -> BoundLaunch:
     kernel = launch.choice(around.rows).kernel
     sizes = {name: size.evaluate(around.sizes) for name, size in launch.sizes.items()}
     spec = around.kernels.get(kernel)
     operands = [
         view(part, sizes, around) if isinstance(part, Place) else around.residents.get(*part)
-        for part in _joined(launch, spec)
+        for part in joined_operands(launch, spec)
     ]
     outs = tuple(view(place, sizes, around) for place in launch.writes)
     if spec is None:
@@ -88,23 +79,6 @@ def _run_fresh(call: Call, outs: Sequence[Any]) -> None:
     for out, result in zip(outs, made if isinstance(made, tuple) else (made,)):
         if isinstance(out, torch.Tensor):
             out.copy_(result)
-
-
-def _joined(launch: Launch, spec: KernelSpec | None) -> Iterator[Place | tuple[str, tuple[str, ...]]]:
-    """The kernel's operands in order: a place, or the layout and recipes of weights joined as the kernel wants them."""
-    layouts = spec.layouts if spec else ()
-    index = 0
-    while index < len(launch.reads):
-        first, place = index, launch.reads[index]
-        index += 1
-        if place.kind != "weight":
-            yield place
-            continue
-        recipes = [place.name]
-        while index < min(len(launch.reads), len(layouts)) and layouts[index] == "+":
-            recipes.append(launch.reads[index].name)
-            index += 1
-        yield (layouts[first] if first < len(layouts) else "", tuple(recipes))
 
 
 def view(place: Place, sizes: Mapping[str, int], around: Surroundings) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cacheir.runtime.executor import Capabilities
+from cacheir.runtime.row_outputs import WANTED
 from cacheir.schedule.program import Program
-from cacheir_cuda.heads import HEADS
 from cacheir_cuda.pool import DTYPES
 
 
@@ -12,7 +12,7 @@ def capabilities_of(program: Program) -> Capabilities:
     """Within these the engine plans."""
     return Capabilities(
         determinism="tolerance",
-        heads=("nothing", *HEADS),
+        heads=WANTED,
         page_tokens=(),
         kv_formats=tuple(DTYPES),
         row_classes=tuple(program.schedules["decode"].row_classes),

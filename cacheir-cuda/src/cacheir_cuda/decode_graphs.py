@@ -15,12 +15,13 @@ import torch
 
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Sink, Step
+from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
-from cacheir_cuda.heads import is_greedy, row_output, wants_token
+from cacheir_cuda.heads import is_greedy, wants_token
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.sampling_inputs import SamplingInputs
 

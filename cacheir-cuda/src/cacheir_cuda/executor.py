@@ -32,11 +32,12 @@ from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.capture_plan import captures_of
 from cacheir.schedule.flatten import flatten
+from cacheir.schedule.joined_operands import wanted_weights
 from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_cuda.adapters.pages import check_pages
-from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cuda.binding import BoundLaunch, Surroundings, bind
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of

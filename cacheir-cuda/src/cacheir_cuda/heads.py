@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Step
+from cacheir.runtime.row_outputs import head_of, row_output
 from cacheir.runtime.sampled_rows import sampled_head_inputs
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.flatten import Launch
+from cacheir.schedule.joined_operands import wanted_weights
 from cacheir.schedule.program import Program
-from cacheir_cuda.binding import BoundLaunch, Surroundings, bind, wanted_weights
+from cacheir_cuda.binding import BoundLaunch, Surroundings, bind
 from cacheir_cuda.tensors import fill, to_host, torch_dtype
-
-# What a row may want and the head that gives it; logprobs are worked out from the logits.
-HEADS = ("token", "logprobs", "logits", "hidden")
-NOT_FINITE = "the logits are not finite: the model or its weights are damaged, or a value overflowed"
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class HeadRunner:
             RowOutput(slot=row.slot) if row.want == "nothing" else None for row in step.rows
         ]
         for head in ("head.greedy", "head.sampled", "head.logits", "head.hidden"):
-            chosen = [i for i, row in enumerate(step.rows) if outputs[i] is None and _head(row, slots) == head]
+            chosen = [i for i, row in enumerate(step.rows) if outputs[i] is None and head_of(row, slots) == head]
             if not chosen:
                 continue
             spans = [staged.head_spans[i] for i in chosen]
@@ -152,32 +150,4 @@ def wants_token(row: Row) -> bool:
 
 def is_greedy(row: Row, slots: Slots) -> bool:
     """Whether the row wants the greedy token and nothing else."""
-    return row.want == "token" and _head(row, slots) == "head.greedy"
-
-
-def row_output(row: Row, head: str, result: NDArray[Any], slots: Slots) -> RowOutput:
-    """One row's result of ``head`` [n, ...] on the host; the slot keeps its token."""
-    if head in ("head.greedy", "head.sampled"):
-        token = int(result[-1])
-        if token < 0:
-            return RowOutput(slot=row.slot, error=NOT_FINITE)
-        slots.of(row).last_token = token
-        return RowOutput(slot=row.slot, token=token)
-    if head == "head.hidden":
-        return RowOutput(slot=row.slot, hidden=result)
-    if not np.isfinite(result).all():
-        return RowOutput(slot=row.slot, error=NOT_FINITE)
-    if row.want == "logits":
-        return RowOutput(slot=row.slot, logits=result)
-    shifted = result.astype(np.float64) - result.max(axis=-1, keepdims=True)
-    logprobs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return RowOutput(slot=row.slot, logprobs=logprobs.astype(np.float32))
-
-
-def _head(row: Row, slots: Slots) -> str:
-    if row.want == "hidden":
-        return "head.hidden"
-    if row.want in ("logits", "logprobs"):
-        return "head.logits"
-    sampling = slots.of(row).sampling
-    return "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
+    return row.want == "token" and head_of(row, slots) == "head.greedy"

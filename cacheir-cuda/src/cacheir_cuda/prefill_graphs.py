@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from cacheir.runtime.executor import RowOutput, Step
+from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
-from cacheir_cuda.heads import is_greedy, row_output
+from cacheir_cuda.heads import is_greedy
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.record_graph import record_graph
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from cacheir.errors import RequestError
 from cacheir.runtime.executor import CallTiming, Row, RowOutput, Sink, Step, StepOutput
+from cacheir.runtime.row_outputs import logits_output, token_output
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.schedule.program import Program
 from cacheir_native.assemble import Assembled, Stretch, main_sizes
 from cacheir_native.host_calls import HostCalls
-from cacheir_native.results import logits_row, output_rows, token_rows
+from cacheir_native.results import output_rows
 
 
 class SplitStepper:
@@ -116,8 +117,8 @@ class SplitStepper:
             given |= self._sampling_inputs(row, len(output.hidden))
         result = self._host.run_head(self._assembled.host_heads[mode, head], given)
         if head == "head.logits":
-            return logits_row(row, result, not np.isfinite(result).all())
-        return token_rows([row], [int(result[-1])])[0]
+            return logits_output(row, result, finite=bool(np.isfinite(result).all()))
+        return token_output(row, int(result[-1]))
 
     def _sampling_inputs(self, row: Row, count: int) -> dict[str, NDArray[Any]]:
         params = self._sampling.get(row.slot) or SamplingParams()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from cacheir.artifact.layout import TENSORS
 from cacheir.errors import ArtifactDamagedError, MalformedModelError
 from cacheir.ir.types import KVType, QuantType
 from cacheir.models.imported import WeightSource
 from cacheir.schedule.program import Program
-from cacheir.weights.safetensors_file import TensorEntry, write_tensors
-from cacheir.weights.sources import CHUNK_BYTES, TensorFile
+from cacheir.weights.safetensors_file import TensorEntry, chunks_of_array, write_tensors
+from cacheir.weights.sources import TensorFile
 from cacheir.weights.store import WeightStore
 
 _LARGEST_HEAD = 64 << 20  # bytes
@@ -78,7 +78,7 @@ def write_weights(file: BinaryIO, program: Program, weights: WeightStore) -> Man
         format_ = weight.type.format if isinstance(weight.type, QuantType) else weight.type.dtype
         entries.append(TensorEntry(name=name, format=format_, shape=tuple(array.shape), nbytes=array.nbytes))
         recipes[name] = recipe
-    offsets = write_tensors(file, entries, lambda entry: _pieces(weights.get(recipes[entry.name])))
+    offsets = write_tensors(file, entries, lambda entry: chunks_of_array(weights.get(recipes[entry.name])))
     name = TENSORS.rpartition("/")[2]
     tensors = {
         entry.name: WeightSource(
@@ -92,14 +92,6 @@ def write_weights(file: BinaryIO, program: Program, weights: WeightStore) -> Man
         for entry in sorted(entries, key=lambda entry: entry.name)
     }
     return Manifest(materialised=True, tensors=tensors, files={})
-
-
-def _pieces(array: Any) -> Iterable[memoryview]:
-    """The array's bytes in order, a few at a time."""
-    import numpy as np
-
-    flat = np.ascontiguousarray(getattr(array, "blocks", array)).reshape(-1).view(np.uint8)
-    return (flat[start : start + CHUNK_BYTES].data for start in range(0, flat.size, CHUNK_BYTES))
 
 
 def _head(path: Path, nbytes: int) -> FileHead:

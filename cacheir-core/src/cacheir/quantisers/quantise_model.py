@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,8 @@ from cacheir.quantisers.checkpoint import check_place, text_hash, write_checkpoi
 from cacheir.quantisers.choose import QuantPlan, quant_plan
 from cacheir.quantisers.model_weights import ModelWeights
 from cacheir.weights.content_hash import hash_content, recall, remember
-from cacheir.weights.safetensors_file import TensorEntry
-from cacheir.weights.sources import CHUNK_BYTES, stored_bytes
+from cacheir.weights.safetensors_file import TensorEntry, chunks_of_array
+from cacheir.weights.sources import stored_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +86,7 @@ def quantise_model(
     made = _Maker(weights, plan, formats, changed)
     progress(f"writing {output}")
     entries = [made.entry(key, formats) for key in weights.keys]
-    write_checkpoint(output, model, quant, entries, lambda entry: _pieces(made.array(entry.name)), notes)
+    write_checkpoint(output, model, quant, entries, lambda entry: chunks_of_array(made.array(entry.name)), notes)
     weights.close()
     return [made.reports[key] for key in weights.keys if key in made.reports]
 
@@ -212,14 +212,6 @@ def _report(key: str, weights: ModelWeights, stored: QuantArray, before: str, *,
     return WeightReport(
         key=key, before=before, after=stored.format.name, nbytes=stored.nbytes, error=error, zeroed=zeroed
     )
-
-
-def _pieces(array: Any) -> Iterable[memoryview]:
-    """The array's bytes in order, a few at a time."""
-    import numpy as np
-
-    flat = np.ascontiguousarray(getattr(array, "blocks", array)).reshape(-1).view(np.uint8)
-    return (flat[start : start + CHUNK_BYTES].data for start in range(0, flat.size, CHUNK_BYTES))
 
 
 def _opened(path: Path, installation: Installation) -> ImportedModel:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from cacheir.weights.sources import CHUNK_BYTES
 
 _NAMES = {
     "f64": "F64",
@@ -67,3 +69,11 @@ def write_tensors(
         if written != entry.nbytes:
             raise ValueError(f"tensor {entry.name!r} has {written} bytes, {entry.nbytes} were announced")
     return offsets
+
+
+def chunks_of_array(array: Any) -> Iterable[memoryview]:
+    """The bytes of an array, or of a ``QuantArray``'s blocks, in order and a few megabytes at a time."""
+    import numpy as np
+
+    flat = np.ascontiguousarray(getattr(array, "blocks", array)).reshape(-1).view(np.uint8)
+    return (flat[start : start + CHUNK_BYTES].data for start in range(0, flat.size, CHUNK_BYTES))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cacheir.errors import BackendError, BackendUnavailable
 from cacheir.runtime.executor import Row, Sink
+from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain import tiles
@@ -19,7 +20,6 @@ from cacheir_cuda.chain.cubins import load_cubin
 from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
-from cacheir_cuda.heads import row_output
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 
