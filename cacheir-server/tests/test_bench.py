@@ -126,6 +126,14 @@ def test_the_distributions_are_drawn(tmp_path: Path) -> None:
     assert not (tmp_path / "none.svg").exists()
 
 
+def test_plots_that_could_not_be_drawn_are_said_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        run({"url": "http://x", "set": {"plots": str(tmp_path / "folder.svg")}})
+    with pytest.raises(UsageError, match="cannot be"):
+        run({"url": "http://x", "set": {"plots": str(tmp_path)}})
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -133,6 +141,18 @@ def test_the_distributions_are_drawn(tmp_path: Path) -> None:
         ({"url": "http://x", "set": {"plots": "a.pdf"}}, "plots cannot be 'a.pdf'"),
         ({"url": "http://x", "set": {"plots": "no/such/a.svg"}}, "no folder for plots"),
         ({"url": "ftp://x"}, "no address"),
+        ({"url": "http://[::1"}, "no address"),
+        ({"url": "http://127.0.0.1:port/v1"}, "no address"),
+        ({"url": "http://127.0.0.1:99999/v1"}, "no address"),
+        ({"url": "http://:8000/v1"}, "no address"),
+        ({"url": "http://127.0.0.1:8000/v1 x"}, "no address"),
+        ({"url": "http://a\nb/v1"}, "no address"),
+        ({"url": "http://x", "set": {"rate": "1e-300"}}, "would take 5e\\+301 s to send"),
+        ({"url": "http://x", "set": {"rate": "0.001", "requests": "90"}}, "would take 9e\\+04 s"),
+        ({"url": "http://x", "set": {"prompt_words": "99999999"}}, "prompt_words can be at most 100000"),
+        ({"url": "http://x", "set": {"requests": "99999999", "rate": "1e6"}}, "requests can be at most 100000"),
+        ({"url": "http://x", "set": {"prompt_words": "90000", "requests": "1000", "rate": "9"}}, "at most 10000000"),
+        ({"url": "http://x", "set": {"max_tokens": "9" * 20}}, "max_tokens can be at most"),
         ({"url": "http://127.0.0.1:1", "model": "it"}, "does not answer"),
         ({"url": "http://127.0.0.1:1"}, "does not say which model"),
         ({"url": "http://127.0.0.1:1", "model": "it", "set": {"colour": "red"}}, "no option 'colour'"),

@@ -164,7 +164,7 @@ def test_echo_with_logprobs_is_streamed_with_the_prompts(make):
         assert "".join(entry["text"] for entry in mine) == choice["text"]
         for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
             told = [entry["logprobs"][name] for entry in mine if entry["logprobs"]]
-            assert sum(told, []) == choice["logprobs"][name]
+            assert [value for values in told for value in values] == choice["logprobs"][name]
         assert choice["logprobs"]["token_logprobs"][0] is None
         assert len(choice["logprobs"]["tokens"]) == (5, 5, 3, 3)[number] + 3
         # The prompt comes with the first token, and not when all is over.

@@ -297,3 +297,20 @@ SNAPSHOT = {
     "vllm:generation_tokens": ["counter"],
     "vllm:request_success": ["counter", "finished_reason"],
 }
+
+
+def test_an_integer_without_end_is_refused_in_words_of_our_own(bench):
+    headers = {"Content-Type": "application/json"}
+    for digits in (641, 5000):
+        raw = '{"model": "fake", "prompt": "a", "max_tokens": ' + "9" * digits + "}"
+        answer = bench.client.post("/v1/completions", content=raw, headers=headers)
+        message = answer.json()["error"]["message"]
+        assert answer.status_code == 400 and f"an integer of {digits} digits" in message
+        assert "sys." not in message
+    raw = '{"model": "fake", "prompt": "a", "max_tokens": ' + "9" * 640 + ', "temperature": 0}'
+    assert bench.client.post("/v1/completions", content=raw, headers=headers).status_code == 200
+
+
+def test_a_length_without_end_is_too_large(bench):
+    headers = {"Content-Type": "application/json", "Content-Length": "9" * 5000}
+    assert bench.client.post("/v1/completions", content=b"{}", headers=headers).status_code == 413

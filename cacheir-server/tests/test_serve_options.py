@@ -66,9 +66,23 @@ def test_spans_are_sent_where_asked_for(served, monkeypatch):
     assert SpanGuard not in wrapped[0] and wrapped[1][0] is SpanGuard
 
 
-@pytest.mark.parametrize("options", [("--host", ""), ("--drain", "inf")])
-def test_values_that_nothing_can_be_served_with_are_refused(options):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--host", ""), "--host is empty"),
+        (("--drain", "inf"), "86400"),
+        (("--threads", "99999999999"), "99999999999 threads cannot be had"),
+        (("--threads", "1025"), "at most 1024"),
+        (("--kv-tokens", "9" * 18), "KV pools of 999999999999999999 positions"),
+        (("--kv-tokens", str((1 << 30) + 1)), "at most 1073741824"),
+        (("--api-key", "two\nlines"), "line break"),
+        (("--api-key", "bell\a"), "line break"),
+        (("--api-key", " "), "an API key is empty"),
+    ],
+)
+def test_values_that_nothing_can_be_served_with_are_refused(options, said):
     app = typer.Typer()
     app.command()(serve)
     done = CliRunner().invoke(app, ["fake", *options])
     assert done.exit_code == 2 or isinstance(done.exception, UsageError), done.output
+    assert said in f"{done.output} {done.exception}"

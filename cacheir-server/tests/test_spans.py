@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,8 +15,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from cacheir.errors import UsageError
 from cacheir.testing.fake_model import FakeExecutor
 from cacheir_server.app import create_app
+from cacheir_server.span_export import check_variables
 from cacheir_server.spans import Spans, make_spans
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -83,6 +86,53 @@ def test_the_exporter_is_made_as_the_environment_says(monkeypatch):
     spans = make_spans()
     assert spans._provider.resource.attributes["service.name"] == "mine"
     spans.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "-1"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "ten"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "nan"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "not a url"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://[::1"),
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+    ],
+)
+def test_variables_that_cannot_be_followed_are_refused_by_name(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=name):
+        make_spans()
+
+
+def test_the_share_of_a_sampler_is_checked_where_it_counts(monkeypatch):
+    check_variables({"OTEL_TRACES_SAMPLER": "always_on", "OTEL_TRACES_SAMPLER_ARG": "x"})
+    check_variables({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"})
+    check_variables({"OTEL_BSP_MAX_QUEUE_SIZE": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "", "OTHER": "x"})
+    with pytest.raises(UsageError, match="OTEL_TRACES_SAMPLER_ARG"):
+        check_variables({"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "2"})
+
+
+def test_a_collector_that_is_away_is_told_once():
+    """In a process of its own, since the library's log goes to a handler of the process."""
+    code = (
+        "from cacheir_server.spans import make_spans\n"
+        "spans = make_spans()\n"
+        "for _ in range(3):\n"
+        "    spans._tracer.start_span('one').end()\n"
+        "    spans._provider.force_flush()\n"
+        "spans.close()\n"
+    )
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **variables}
+    )
+    lines = done.stderr.splitlines()
+    assert lines and all(line.startswith("note: spans: ") and line.endswith("(said once)") for line in lines)
+    assert len(lines) == len(set(lines)) <= 3
 
 
 def test_nothing_is_imported_unless_asked():

@@ -10,6 +10,9 @@ from starlette.requests import Request
 
 from cacheir_server.errors import ApiError
 
+# More than any field takes, and fewer than Python reads without a limit of its own.
+_MOST_DIGITS = 640
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -41,7 +44,7 @@ def strict_json(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not UTF-8 from byte {error.start} on", code="invalid_json") from None
     try:
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+        value = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_no_duplicates)
         _check_text(value)
     except RecursionError:
         raise ApiError(400, "the body is nested too deep", code="invalid_json") from None
@@ -64,6 +67,12 @@ def _check_text(value: Any) -> None:
         for name, item in value.items():
             _check_text(name)
             _check_text(item)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"it has an integer of {len(digits)} digits; at most {_MOST_DIGITS} are read")
+    return int(digits)
 
 
 def _no_constant(name: str) -> Any:

@@ -122,6 +122,11 @@ def _keys(given: list[str]) -> tuple[str, ...]:
     keys = tuple(given) or ((os.environ["CACHEIR_API_KEY"],) if "CACHEIR_API_KEY" in os.environ else ())
     if any(not key.strip() or key != key.strip() for key in keys):
         raise UsageError("an API key is empty or has spaces at its ends", hint="leave --api-key out to let anyone in")
+    if any(not key.isprintable() for key in keys):
+        raise UsageError(
+            "an API key has a line break or another character that no header can carry",
+            hint="take one of letters, digits and signs",
+        )
     return keys
 
 

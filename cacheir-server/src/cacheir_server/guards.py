@@ -20,6 +20,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN_PATHS = frozenset({"/health", "/healthz", "/ready"})
 
 
+_LENGTH_DIGITS = 18  # a longer Content-Length is above every limit, and Python reads no number without end
+
+
 class KeyGuard:
     """401 for every path but ``OPEN_PATHS`` where the key is missing or wrong; unknown paths are no exception."""
 
@@ -77,7 +80,7 @@ class BodyGuard:
             if headers.get(b"content-encoding", b"identity") != b"identity":
                 raise ApiError(415, "packed bodies are not read; send the JSON as it is", code="unsupported_media_type")
             announced = headers.get(b"content-length", b"")
-            if announced.isdigit() and int(announced) > self._limit:
+            if announced.isdigit() and (len(announced) > _LENGTH_DIGITS or int(announced) > self._limit):
                 raise self._too_large()
             await self._app(scope, self._counted(receive), sending)
         except ApiError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cacheir.errors import UsageError
 from cacheir.runtime.engine.job import Event, Job, Sink, Usage
 from cacheir_server.guards import App, Message, Receive, Scope, Send
+from cacheir_server.span_export import check_variables, complain_once
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -156,7 +157,8 @@ def current_span() -> RequestSpan | None:
 def make_spans() -> Spans:
     """Spans that go to an OTLP endpoint over HTTP, as the standard ``OTEL_*`` variables say.
 
-    ``UsageError`` where the library is not installed.
+    ``UsageError`` where the library is not installed, or could not follow a variable. What it complains of later, such
+    as a collector that does not answer, is said once.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -168,6 +170,8 @@ def make_spans() -> Spans:
             "--otel needs OpenTelemetry, which is not installed",
             hint="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http (the extra `otel`)",
         ) from None
+    check_variables()
+    complain_once()
     named = OTELResourceDetector().detect().attributes
     provider = TracerProvider(resource=Resource.create({"service.name": "cacheir", **named}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

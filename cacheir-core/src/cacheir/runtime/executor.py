@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cacheir.errors import UsageError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from cacheir.runtime.sampling import SamplingParams
     from cacheir.schedule.program import Program
     from cacheir.weights.store import WeightStore
+
+# More than any machine has cores for, and few enough to be started.
+MOST_THREADS = 1024
 
 # What a row of a step asks for, least first.
 WANTS = ("nothing", "token", "logprobs", "logits", "hidden")
@@ -139,7 +144,7 @@ class CallTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """How an executor is opened. ``threads`` 0 means as many as the process may use.
+    """How an executor is opened. ``threads`` 0 means as many as the process may use, at most ``MOST_THREADS``.
 
     ``extra`` are the backend's own options, fields of ``BackendSpec.options``. ``installation`` is where ops and
     kernels are looked up, None for the process's.
@@ -152,6 +157,13 @@ class ExecutorOptions:
     unfuse: tuple[str, ...] = ()  # node names to run by their decomposition
     extra: Mapping[str, Any] = field(default_factory=dict)
     installation: Installation | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threads <= MOST_THREADS:
+            raise UsageError(
+                f"{self.threads} threads cannot be had: at most {MOST_THREADS}",
+                hint="leave it at 0 for as many as there are cores",
+            )
 
 
 class Ticket(Protocol):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from cacheir.models.imported import TokenizerSource
     from cacheir.plugins.installation import Installation
 
+# Slots are int32 (``%slots i32[T]``), and the last page is a whole one.
+MOST_KV_TOKENS = 1 << 30
+
 Progress = Callable[[str], None]
 
 
@@ -40,6 +43,14 @@ class OpenOptions:
     executor: ExecutorOptions = field(default_factory=ExecutorOptions)
     kv_tokens: int = 0
     chunk_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        if self.kv_tokens > MOST_KV_TOKENS or self.executor.page_tokens > MOST_KV_TOKENS:
+            raise UsageError(
+                f"KV pools of {self.kv_tokens} positions in pages of {self.executor.page_tokens} cannot be had: places "
+                f"in a pool are numbers of 32 bits, so that it holds at most {MOST_KV_TOKENS}",
+                hint="leave kv_tokens at 0 for one full context",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,9 +59,13 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
 
 def place_of(url: str) -> SplitResult:
     """The parts of a server's address; ``UsageError`` for what is none."""
-    place = urlsplit(url)
-    if place.scheme not in ("http", "https") or not place.netloc:
-        raise UsageError(f"{url!r} is no address of a server", hint="--url http://127.0.0.1:8000/v1")
+    try:
+        place = urlsplit(url)
+        sound = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        sound = False
+    if not sound or not url.isascii() or not url.isprintable() or " " in url:
+        raise UsageError(f"{url[:200]!r} is no address of a server", hint="--url http://127.0.0.1:8000/v1")
     return place
 
 

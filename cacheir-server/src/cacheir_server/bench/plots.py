@@ -27,6 +27,10 @@ def check_plots(path: Path) -> None:
         raise UsageError(f"plots cannot be {str(path)!r}", hint="a name that ends with .svg or .png")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder for plots", hint="make it, or name another")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, so no plots can be drawn to it", hint=f"{path / 'load.svg'}")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"nothing can be written to {path.parent}", hint="name another folder for the plots")
     _figure_module()
 
 

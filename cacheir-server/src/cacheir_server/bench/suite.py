@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -16,6 +17,10 @@ from cacheir_server.bench.report import serve_report
 
 _DEFAULT_DEADLINE_S = 10.0
 _ASKED_TIMEOUT_S = 10.0
+# Prompts are made before the run, and each request has a thread; a day is long enough for any run.
+_MOST = {"requests": 100_000, "prompt_words": 100_000, "max_tokens": 1 << 20}
+_MOST_WORDS = 10_000_000
+_LONGEST_S = 86_400.0
 
 
 def run(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +52,17 @@ def make_load(url: str, given: Mapping[str, Any], model: str | None, warmup: int
         names = ", ".join([*kinds, "deadline_s", "plots"])
         raise UsageError(f"the suite serve has no option {unknown[0]!r}", hint=f"it has {names}")
     values = {name: _number(name, value, kinds[name]) for name, value in given.items()}
+    for name, most in _MOST.items():
+        if values.get(name, 0) > most:
+            raise UsageError(f"{name} can be at most {most}, not {values[name]}")
+    if values.get("requests", Load.requests) * values.get("prompt_words", Load.prompt_words) > _MOST_WORDS:
+        raise UsageError(f"requests times prompt_words can be at most {_MOST_WORDS}", hint="fewer, or shorter ones")
+    seconds = values.get("requests", Load.requests) / values.get("rate", Load.rate)
+    if seconds > _LONGEST_S:
+        raise UsageError(
+            f"the requests would take {seconds:.3g} s to send, and a run has at most {_LONGEST_S:g}",
+            hint="a higher rate, or fewer requests",
+        )
     place_of(url)
     if not url.rstrip("/").endswith("/v1"):
         url = f"{url.rstrip('/')}/v1"
@@ -60,7 +76,7 @@ def _served(url: str, api_key: str) -> str:
         request = urllib.request.Request(f"{url}/models", headers=headers)
         with urllib.request.urlopen(request, timeout=_ASKED_TIMEOUT_S) as answer:
             return str(json.load(answer)["data"][0]["id"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as error:
         raise UsageError(
             f"{url} does not say which model it serves: {error}", hint="give MODEL, or another --url"
         ) from None
