@@ -50,9 +50,9 @@ def in_rewrite(reference: str, site: RewriteSite, kind: str) -> Iterator[None]:
     """The pass ``reference`` is wrong at one site, and right at all others."""
 
     class Context(PassContext):
-        def rewrite(self, graph: Graph, rule: Any) -> Graph:
+        def rewrite(self, graph: Graph, rule: Any, *, of: Any = None) -> Graph:
             if (self.mode, graph.name) != (site.mode, site.graph):
-                return super().rewrite(graph, rule)
+                return super().rewrite(graph, rule, of=of)
 
             def faulty(op: Any, rewriter: Any) -> Any:
                 if op.results[0].name != site.replaced:
@@ -72,7 +72,7 @@ def in_rewrite(reference: str, site: RewriteSite, kind: str) -> Iterator[None]:
                 finally:
                     rewriter.emit = emit
 
-            return super().rewrite(graph, faulty)
+            return super().rewrite(graph, faulty, of=of)
 
     def spoilt(run: Callable[..., Graph]) -> Callable[..., Graph]:
         def faulty(before: Graph, context: PassContext) -> Graph:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cacheir.ir.graph import Graph, Module, Value
+from cacheir.ir.graph import Graph, Module, Value, Weight
 from cacheir.ir.parser import parse_graph
+from cacheir.ir.printer import print_graph
 from cacheir.ir.verify import verify
+from cacheir.ir.weights import Derived
 from cacheir.ops.table import core_ops
 from cacheir.pipeline.context import PassContext
 from cacheir.pipeline.counted_rewrite import RewriteBudget
 from cacheir.testing.random_runs import differences
+from cacheir.testing.strategies import graphs
 
 OPS = core_ops()
 
@@ -138,3 +142,86 @@ def test_a_match_of_several_ops_is_one_site() -> None:
 def test_a_rule_with_the_wrong_number_of_values_is_refused() -> None:
     with pytest.raises(ValueError, match="1 results, the rule gave 2"):
         PassContext(ops=OPS).rewrite(chain(1), lambda op, rewriter: [op.operands[0]] * 2)
+
+
+def left_by_the_definition(graph: Graph, before: Graph) -> Graph:
+    """``graph`` without what the rewriting left without a reader, found in all of it."""
+    read_before = {*before.uses(), *(value.name for value in before.outputs)}
+    read_before |= {part for weight in before.weights for part in parts_of(weight)}
+    old = {value.name for op in before.ops for value in op.results} | set(before.recipes)
+    unread = old - read_before
+    ops, weights = list(graph.ops), list(graph.weights)
+    while True:
+        needed = {value.name for op in ops for value in op.operands} | {value.name for value in graph.outputs}
+        needed |= {part for weight in weights for part in parts_of(weight)} | unread
+        kept = [op for op in ops if any(value.name in needed for value in op.results)]
+        held = [weight for weight in weights if weight.name in needed]
+        if len(kept) == len(ops) and len(held) == len(weights):
+            return replace(graph, ops=tuple(ops), weights=tuple(weights))
+        ops, weights = kept, held
+
+
+def parts_of(weight: Weight) -> tuple[str, ...]:
+    return weight.recipe.operands if isinstance(weight.recipe, Derived) else ()
+
+
+def random_rule(graph: Graph, choices: list[int]) -> Any:
+    """A rule that does to each op what the number of its place says: keep, drop, write anew, join with a later one."""
+    places = {op.results[0].name: number for number, op in enumerate(graph.ops)}
+
+    def rule(op: Any, rewriter: Any) -> Any:
+        number = places[op.results[0].name]
+        choice = choices[number % len(choices)]
+        alike = [value for value in op.operands if value.type == op.results[0].type and value.origin == "op"]
+        if choice == 1 and len(op.results) == 1 and alike:
+            return alike[:1]
+        types = [value.type for value in op.results]
+        if choice in (2, 4):
+            again = rewriter.emit(op.name, op.operands, types, attrs=dict(op.attrs), hint=op.results[0].name)
+            if choice == 4:  # what is not read
+                rewriter.emit(op.name, op.operands, types, attrs=dict(op.attrs), hint="idle")
+            return again
+        if choice == 3:
+            seen = {value.name for value in op.operands}
+            for later in graph.ops[number + 1 :]:
+                if later.name == op.name and later.operands == op.operands and later.attrs == op.attrs:
+                    for old, new in zip(later.results, op.results):
+                        rewriter.stand_in(old, new)
+                    break
+                if seen & {value.name for value in later.results}:
+                    break
+        if choice == 5:  # the op itself and one like it later, as fuse-qkv does
+            made = rewriter.emit(op.name, op.operands, types, attrs=dict(op.attrs), hint="both")
+            for old, new in zip(op.results, made):
+                rewriter.stand_in(old, new)
+            return made
+        return None
+
+    return rule
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(graphs(), st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_what_is_left_is_what_all_of_the_graph_says(graph: Graph, choices: list[int]) -> None:
+    plain = left_by_the_definition(graph.rewrite(random_rule(graph, choices)), graph)
+    after = PassContext(ops=OPS).rewrite(graph, random_rule(graph, choices))
+    assert print_graph(after, canonical=True) == print_graph(plain, canonical=True)
+    # The counts that the rewriting kept are those of the graph that it made.
+    assert after.use_counts == replace(after, ops=tuple(after.ops)).use_counts
+    names = [value.name for op in after.ops for value in op.results]
+    assert len(names) == len(set(names))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(graphs(), st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+def test_a_rule_for_some_ops_alone_does_what_it_did_among_all(
+    graph: Graph, choices: list[int], data: st.DataObject
+) -> None:
+    kinds = sorted({op.name for op in graph.ops} | {"no_such_op"})
+    wanted = data.draw(st.lists(st.sampled_from(kinds), unique=True))
+    rule = random_rule(graph, choices)
+    every = PassContext(ops=OPS)
+    some = PassContext(ops=OPS)
+    expected = every.rewrite(graph, lambda op, rewriter: rule(op, rewriter) if op.name in wanted else None)
+    assert some.rewrite(graph, rule, of=wanted) == expected
+    assert some.sites == every.sites

@@ -59,7 +59,8 @@ def substitute(type_: Type, sizes: Mapping[str, Dim]) -> Type:
         for name in size.names:
             if name not in sizes:
                 raise TypeRuleError(f"size {name} of the result {type_} is in no parameter")
-    return replace(type_, shape=tuple(size.substitute(sizes) for size in type_.shape))
+    shape = tuple(size.substitute(sizes) for size in type_.shape)
+    return type_ if shape == type_.shape else replace(type_, shape=shape)  # results of like calls share their types
 
 
 def _shape(type_: Type) -> tuple[Dim, ...]:

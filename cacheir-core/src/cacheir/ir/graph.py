@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -97,7 +97,11 @@ class Op:
     @property
     def callee(self) -> str:
         """The graph that a ``call`` calls, ``""`` for other ops."""
-        return str(self.attr("callee", "")) if self.name == "call" else ""
+        if self.name == "call":
+            for key, value in self.attrs:
+                if key == "callee":
+                    return str(value)
+        return ""
 
 
 @dataclass(frozen=True)
@@ -154,15 +158,38 @@ class Graph:
     @cached_property
     def use_counts(self) -> Mapping[str, int]:
         """Value name -> how often ops and the yield read it, without those that nothing reads."""
-        counts = Counter(value.name for op in self.ops for value in op.operands)
-        counts.update(value.name for value in self.outputs)
+        counts = Counter([value.name for op in self.ops for value in op.operands])
+        counts.update([value.name for value in self.outputs])
         return counts
+
+    def counted(self, use_counts: Mapping[str, int]) -> Graph:
+        """The graph itself, whose ``use_counts`` were known to who made it and need not be found once more."""
+        self.__dict__["use_counts"] = use_counts
+        return self
 
     @cached_property
     def names(self) -> frozenset[str]:
         """The names of all values."""
-        made = (value.name for op in self.ops for value in op.results)
+        made = [value.name for op in self.ops for value in op.results]
         return frozenset((*made, *(value.name for value in self.params), *(weight.name for weight in self.weights)))
+
+    @cached_property
+    def positions(self) -> Mapping[str, Sequence[int]]:
+        """Op name -> where in ``ops`` its ops stand, so that who looks for few kinds need not walk past all others."""
+        table: dict[str, list[int]] = defaultdict(list)
+        for number, op in enumerate(self.ops):
+            table[op.name].append(number)
+        return dict(table)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Value name -> where in ``ops`` the op stands that makes it."""
+        return {value.name: number for number, op in enumerate(self.ops) for value in op.results}
+
+    def ops_named(self, *names: str) -> tuple[Op, ...]:
+        """The ops of these names, in order."""
+        found = sorted(number for name in names for number in self.positions.get(name, ()))
+        return tuple([self.ops[number] for number in found])
 
     @property
     def kv_types(self) -> tuple[KVType, ...]:

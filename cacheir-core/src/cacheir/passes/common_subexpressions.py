@@ -29,7 +29,7 @@ def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     known: dict[tuple[object, ...], Op] = {}
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        if op.name == "call" or not op.results or any(isinstance(value.type, KVType) for value in op.results):
+        if not op.results or any(isinstance(value.type, KVType) for value in op.results):
             return None
         operands = [weights.get(value.name, "") or f"%{value.name}" for value in op.operands]
         if op.name in _COMMUTATIVE:
@@ -47,7 +47,7 @@ def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
         context.note(f"{op.name} {op.results[0]} is {first.results[0]} again")
         return first.results
 
-    changed = context.rewrite(graph, rule)
+    changed = context.rewrite(graph, rule, of=[name for name in graph.positions if name != "call"])
     if changed is graph:
         context.note("nothing is computed twice")
     return changed

@@ -28,8 +28,6 @@ def convert_layout(graph: Graph, context: PassContext) -> Graph:
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         nonlocal products
-        if op.name != "matmul":
-            return None
         products += 1
         x, factor = op.operands
         weight = _turned_back(factor, rewriter)
@@ -48,7 +46,7 @@ def convert_layout(graph: Graph, context: PassContext) -> Graph:
         types = context.infer("linear", [value.type for value in operands], {})
         return rewriter.emit("linear", operands, types, scope=op.scope, hint=op.result.name)
 
-    changed = context.rewrite(graph, rule)
+    changed = context.rewrite(graph, rule, of=("matmul",))
     if not products:
         context.note("no matmul")
     return changed

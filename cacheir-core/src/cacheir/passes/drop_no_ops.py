@@ -38,7 +38,7 @@ def drop_no_ops(graph: Graph, context: PassContext) -> Graph:
     yielded = {value.name for value in graph.outputs}
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        if len(op.results) != 1 or op.name not in _RULES:
+        if len(op.results) != 1:
             return None
         same = _RULES[op.name](op, rewriter)
         if same is not None and same.type == op.result.type:
@@ -51,7 +51,7 @@ def drop_no_ops(graph: Graph, context: PassContext) -> Graph:
             return [same]
         return _merged(op, rewriter, context)
 
-    changed = context.rewrite(graph, rule)
+    changed = context.rewrite(graph, rule, of=_RULES)
     if changed is graph:
         context.note("every op changes something")
     return changed

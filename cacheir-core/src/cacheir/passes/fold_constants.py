@@ -32,8 +32,9 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
     """
     limit = (context.options or FoldConstantsOptions()).max_elements
     known: dict[str, Any] = {}
-    if not any(op.name in _SOURCES for op in graph.ops):
+    if not graph.ops_named(*_SOURCES):
         context.note("no constant")
+        return graph
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         if not (op.operands or op.name in _SOURCES) or any(value.name not in known for value in op.operands):

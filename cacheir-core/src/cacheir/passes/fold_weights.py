@@ -42,7 +42,7 @@ def fold_weights(graph: Graph, context: PassContext) -> Graph:
         if op.name == "dequantize" and not unpacks:
             context.note(f"{op.results[0]} is unpacked in each step: kept dense, {op.operands[0]} would be larger")
             return None
-        made = _RECIPES[op.name](op, rewriter) if op.name in _RECIPES else None
+        made = _RECIPES[op.name](op, rewriter)
         if made is None:
             return None
         if op.result.name in yielded:
@@ -54,7 +54,7 @@ def fold_weights(graph: Graph, context: PassContext) -> Graph:
         context.note(f"{op.name} {op.result} is made once, as {value}")
         return [rewriter.declare(Weight(value, Derived(name, operands, attrs)))]
 
-    changed = context.rewrite(graph, rule)
+    changed = context.rewrite(graph, rule, of=_RECIPES)
     if changed is graph:
         context.note("no op reads weights alone and has a recipe")
     return changed

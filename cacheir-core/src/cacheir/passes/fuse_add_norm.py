@@ -28,15 +28,15 @@ def fuse_add_norm(graph: Graph, context: PassContext) -> Graph:
     if context.options is not None and context.options.residual_epilogue:
         context.note("off: projections of this target add the residual in their epilogue")
         return graph
-    uses = graph.uses()
+    sums = graph.ops_named("add")
+    uses = graph.uses() if sums else {}
     matches: dict[str, Op] = {}
-    for op in graph.ops:
-        if op.name == "add":
-            norms = [user for user in uses.get(op.result.name, ()) if _norms(user, op.result)]
-            if norms and op.operands[0].type == op.operands[1].type:
-                matches[op.result.name] = norms[0]
-            elif norms:
-                context.note(f"the terms of {op.result} have unlike shapes")
+    for op in sums:
+        norms = [user for user in uses.get(op.result.name, ()) if _norms(user, op.result)]
+        if norms and op.operands[0].type == op.operands[1].type:
+            matches[op.result.name] = norms[0]
+        elif norms:
+            context.note(f"the terms of {op.result} have unlike shapes")
     if not matches:
         context.note("no rms_norm of a sum")
 
@@ -56,7 +56,7 @@ def fuse_add_norm(graph: Graph, context: PassContext) -> Graph:
         context.note(f"fused the add {op.result} and the norm by {norm.operands[1]}")
         return [total]
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=("add",))
 
 
 def _norms(op: Op, value: Value) -> bool:

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
 def fuse_head_argmax(graph: Graph, context: PassContext) -> Graph:
     """``greedy_token(linear(rows, head))`` -> ``head_argmax(rows, head)``."""
-    if not any(op.name == "greedy_token" for op in graph.ops):
+    if not graph.ops_named("greedy_token"):
         context.note("no greedy_token")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        if op.name != "greedy_token":
-            return None
         linear = rewriter.producer(op.operands[0])
         if linear is None or linear.name != "linear":
             context.note(f"{op.result} is not the greedy token of linear")
@@ -31,4 +29,4 @@ def fuse_head_argmax(graph: Graph, context: PassContext) -> Graph:
         context.note(f"fused the projection by {linear.operands[1]} and the greedy token")
         return rewriter.emit("head_argmax", linear.operands, [op.result.type], scope=op.scope, hint=op.result.name)
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=("greedy_token",))

@@ -21,10 +21,10 @@ def fuse_horizontal(graph: Graph, context: PassContext) -> Graph:
     partners = _partners(graph, context)
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        second = partners.get(op.results[0].name) if op.results else None
+        second = partners.get(op.results[0].name)
         if second is None:
             return None
-        first = next(one for one in graph.ops if one.results == op.results)
+        first = graph.ops[graph.places[op.results[0].name]]
         pair = rewriter.emit(
             f"{op.name}_pair",
             _KINDS[op.name](first, second),
@@ -37,22 +37,21 @@ def fuse_horizontal(graph: Graph, context: PassContext) -> Graph:
         context.note(f"{op.name} of {op.result} and {second.result} in one launch")
         return pair[:1]
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=_KINDS)
 
 
 def _partners(graph: Graph, context: PassContext) -> dict[str, Op]:
     """First result of an op -> the op that joins it."""
-    position = {value.name: number for number, op in enumerate(graph.ops) for value in op.results}
     partners: dict[str, Op] = {}
     taken: set[str] = set()
-    small = [op for op in graph.ops if op.name in _KINDS]
+    small = graph.ops_named(*_KINDS)
     for number, first in enumerate(small):
         if first.result.name in taken:
             continue
         for second in small[number + 1 :]:
             if second.result.name in taken or second.name != first.name:
                 continue
-            refusal = _refusal(first, second, position)
+            refusal = _refusal(first, second, graph.places)
             if refusal:
                 context.note(f"{first.result} and {second.result} stay apart: {refusal}")
                 continue

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 def fuse_norm_qkv_rope(graph: Graph, context: PassContext) -> Graph:
     """``rms_norm``, ``fused_qkv``, a ``reshape`` to heads each, ``rope`` on q and k -> ``fused_rmsnorm_qkv_rope``."""
+    projections = graph.ops_named("fused_qkv")
+    if not projections:
+        context.note("no fused_qkv")
+        return graph
     finder = _Finder(graph)
     matches: dict[str, _Match] = {}
-    for op in graph.ops:
-        if op.name == "fused_qkv":
-            match = finder.match(op)
-            if isinstance(match, str):
-                context.note(match)
-            else:
-                matches[op.results[0].name] = match
-    if not any(op.name == "fused_qkv" for op in graph.ops):
-        context.note("no fused_qkv")
+    for op in projections:
+        match = finder.match(op)
+        if isinstance(match, str):
+            context.note(match)
+        else:
+            matches[op.results[0].name] = match
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
         match = matches.get(op.results[0].name)
@@ -52,7 +53,7 @@ def fuse_norm_qkv_rope(graph: Graph, context: PassContext) -> Graph:
         context.note(f"fused the norm by {norm.operands[1]}, the projections and the rotation")
         return None  # fused_qkv itself has no reader left and goes
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=("fused_qkv",))
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,6 @@ class _Finder:
         self.producers = graph.producers()
         self.uses = graph.uses()
         self.outputs = {value.name for value in graph.outputs}
-        self.position = {op.results[0].name: index for index, op in enumerate(graph.ops)}
 
     def match(self, op: Op) -> _Match | str:
         """The match around ``op``, or the sentence that says why there is none."""
@@ -110,8 +110,8 @@ class _Finder:
 
     def is_before(self, value: Value, op: Op) -> bool:
         """Whether ``value`` exists when ``op`` runs."""
-        producer = self.producers.get(value.name)
-        return producer is None or self.position[producer.results[0].name] < self.position[op.results[0].name]
+        places = self.graph.places
+        return places.get(value.name, -1) < places[op.results[0].name]
 
 
 def _splits_heads(op: Op) -> bool:

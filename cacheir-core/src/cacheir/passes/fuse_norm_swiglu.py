@@ -17,12 +17,10 @@ def fuse_norm_swiglu(graph: Graph, context: PassContext) -> Graph:
 
     Finds nothing where ``fuse-add-norm`` took the norm before: one norm cannot be fused both ways.
     """
-    if not any(op.name == "fused_swiglu" for op in graph.ops):
+    if not graph.ops_named("fused_swiglu"):
         context.note("no fused_swiglu")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        if op.name != "fused_swiglu":
-            return None
         norm = rewriter.producer(op.operands[0])
         if norm is None or norm.name != "rms_norm":
             source = f"comes from {norm.name}" if norm else "is a parameter"
@@ -41,4 +39,4 @@ def fuse_norm_swiglu(graph: Graph, context: PassContext) -> Graph:
             hint=op.result.name,
         )
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=("fused_swiglu",))

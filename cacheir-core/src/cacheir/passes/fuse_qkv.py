@@ -22,7 +22,7 @@ def fuse_qkv(graph: Graph, context: PassContext) -> Graph:
     none.
     """
     matches: dict[str, tuple[Op, Op, Op]] = {}
-    attentions = [op for op in graph.ops if op.name == "grouped_query_attention"]
+    attentions = graph.ops_named("grouped_query_attention")
     if not attentions:
         context.note("no attention")
     for attention in attentions:
@@ -51,7 +51,7 @@ def fuse_qkv(graph: Graph, context: PassContext) -> Graph:
             rewriter.stand_in(part.result, value)
         return [fused[parts.index(next(part for part in parts if part.result.name == op.result.name))]]
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=("linear",))
 
 
 def _projections(graph: Graph, attention: Op) -> tuple[tuple[Op, Op, Op] | None, str]:

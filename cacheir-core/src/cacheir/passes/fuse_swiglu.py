@@ -47,7 +47,7 @@ def fuse_swiglu(graph: Graph, context: PassContext) -> Graph:
             hint=op.result.name,
         )
 
-    changed = context.rewrite(graph, rule)
+    changed = context.rewrite(graph, rule, of=_GATED.names)
     if changed is graph:
         context.note("no product with a silu that nothing else reads")
     return changed

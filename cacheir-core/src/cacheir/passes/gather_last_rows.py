@@ -17,12 +17,10 @@ _ROW_WISE = frozenset({"rms_norm", "linear", "silu", "cast", "fused_swiglu", "fu
 
 def gather_last_rows(graph: Graph, context: PassContext) -> Graph:
     """``gather_rows(rms_norm(x, w), rows)`` -> ``rms_norm(gather_rows(x, rows), w)``, for any row-wise op."""
-    if not any(op.name == "gather_rows" for op in graph.ops):
+    if not graph.ops_named("gather_rows"):
         context.note("no gather_rows")
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        if op.name != "gather_rows":
-            return None
         chain: list[Op] = []
         source = op.operands[0]
         maker = rewriter.producer(source)
@@ -47,7 +45,7 @@ def gather_last_rows(graph: Graph, context: PassContext) -> Graph:
         context.note(f"{op.result} is gathered before {', '.join(passed.name for passed in reversed(chain))}")
         return [moved]
 
-    return context.rewrite(graph, rule)
+    return context.rewrite(graph, rule, of=("gather_rows",))
 
 
 def _is_row_wise(op: Op) -> bool:

@@ -18,14 +18,14 @@ def infer_shapes(graph: Graph, context: PassContext) -> Graph:
     Types of calls stay: they are the callee's affair. In a graph that verifies no type changes; what changes there is
     that sizes which neither a type nor an attribute names are no longer declared.
     """
-    known: dict[str, Value] = {}
-    ops = tuple(_inferred(op, known, context) for op in graph.ops)
+    known: dict[str, Value] = {}  # the results whose types are others
+    ops = tuple([op if op.name == "call" and not known else _inferred(op, known, context) for op in graph.ops])
     outputs = tuple(known.get(value.name, value) for value in graph.outputs)
-    used = _size_names((*graph.params, *known.values(), *outputs), ops)
+    used = _size_names((*graph.params, *(value for op in ops for value in op.results)), ops)
     dims = tuple(bound for bound in graph.dims if bound[0] in used)
     for name in [bound[0] for bound in graph.dims if bound[0] not in used]:
         context.note(f"size {name} is in no type")
-    retyped = sum(old.results != new.results for old, new in zip(graph.ops, ops))
+    retyped = sum(old.results != new.results for old, new in zip(graph.ops, ops)) if known else 0
     context.note(f"{retyped} of {len(ops)} ops have other types" if retyped else "all types are as they should be")
     if not retyped and dims == graph.dims:
         return graph
@@ -33,28 +33,24 @@ def infer_shapes(graph: Graph, context: PassContext) -> Graph:
 
 
 def _inferred(op: Op, known: dict[str, Value], context: PassContext) -> Op:
-    operands = tuple(known.get(value.name, value) for value in op.operands)
+    operands = tuple([known.get(value.name, value) for value in op.operands]) if known else op.operands
     results = op.results
     if op.name != "call":
         types = context.infer(op.name, [value.type for value in operands], dict(op.attrs))
-        results = tuple(replace(value, type=type_) for value, type_ in zip(op.results, types, strict=True))
-    known.update({value.name: value for value in results})
-    same = operands == op.operands and results == op.results
+        if types != tuple([value.type for value in results]):
+            results = tuple(replace(value, type=type_) for value, type_ in zip(op.results, types, strict=True))
+            known.update({value.name: value for value in results})
+    same = operands == op.operands and results is op.results
     return op if same else replace(op, operands=operands, results=results)
 
 
 def _size_names(values: tuple[Value, ...], ops: tuple[Op, ...]) -> set[str]:
+    types = {id(value.type): value.type for value in values}  # most values share few of them
     used = {
-        name
-        for value in values
-        if not isinstance(value.type, KVType)
-        for size in value.type.shape
-        for name in size.names
+        name for type_ in types.values() if not isinstance(type_, KVType) for size in type_.shape for name in size.names
     }
-    for op in ops:
-        for _, attr in op.attrs:
-            used.update(_words(attr))
-    return used
+    words = {attr for op in ops for _, attr in op.attrs if not isinstance(attr, int)}
+    return used.union(*map(_words, words))
 
 
 def _words(attr: object) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +51,15 @@ class PassContext:
 
         return Interpreter(self.ops).apply(op, operands, {})
 
-    def rewrite(self, graph: Graph, rule: Rule) -> Graph:
+    def rewrite(self, graph: Graph, rule: Rule, *, of: Collection[str] | None = None) -> Graph:
         """Offer every op to ``rule``, as ``graph.rewrite`` does, and count the sites where it changed something.
 
-        A site is one op for which the rule gave stand-ins, or let values stand in for later results. Once the budget
-        is spent the rule is not asked any more, so a rule must change all of a match at one site. Ops and weights that
-        the rewriting leaves without a reader go with it; what had no reader before stays.
+        ``of`` are the names of the only ops that the rule wants: the others are not offered, and a graph without such
+        an op is not walked at all. A site is one op for which the rule gave stand-ins, or let values stand in for
+        later results. Once the budget is spent the rule is not asked any more, so a rule must change all of a match at
+        one site. Ops and weights that the rewriting leaves without a reader go with it; what had no reader before
+        stays.
         """
-        changed, sites = counted_rewrite(graph, rule, self.budget, pass_name=self.pass_name, mode=self.mode)
+        changed, sites = counted_rewrite(graph, rule, self.budget, pass_name=self.pass_name, mode=self.mode, of=of)
         self.sites.extend(sites)
         return changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,72 +42,57 @@ class RewriteBudget:
 
 
 def counted_rewrite(
-    graph: Graph, rule: Rule, budget: RewriteBudget, *, pass_name: str = "", mode: str = ""
+    graph: Graph,
+    rule: Rule,
+    budget: RewriteBudget,
+    *,
+    pass_name: str = "",
+    mode: str = "",
+    of: Collection[str] | None = None,
 ) -> tuple[Graph, list[RewriteSite]]:
     """``graph`` rewritten by ``rule`` within ``budget``, and the sites; the same object where nothing changed.
 
-    Ops and weights that the rewriting leaves without a reader go with it; what had no reader before stays. A new value
-    gets its hint as its name where the value that had that name is gone.
+    ``of`` are the names of the ops to offer, None for all. Ops and weights that the rewriting leaves without a reader
+    go with it; what had no reader before stays. A new value gets its hint as its name where the value that had that
+    name is gone.
     """
+    if of is not None and not any(name in graph.positions for name in of):
+        return graph, []
     rewriter = _CountingRewriter(graph)
     sites: list[RewriteSite] = []
-    for op in graph.ops:
-        if rewriter.is_replaced(op):
-            continue
-        renamed = rewriter.renamed(op)
+    for op in rewriter.walk(of):
         if budget.is_spent:
-            rewriter.keep(renamed)
+            rewriter.keep(op)
             continue
         rewriter.begin_site()
-        stand_in = rule(renamed, rewriter)
-        if stand_in is None:
-            rewriter.keep(renamed)
-        else:
-            rewriter.substitute(renamed, tuple(stand_in))
+        stand_in = rule(op, rewriter)
+        rewriter.settle(op, stand_in)
         if stand_in is not None or rewriter.replaced_later:
             budget.used += 1
             made, replaced = tuple(rewriter.made), op.results[0].name
             sites.append(RewriteSite(budget.used, pass_name, mode, graph.name, op.name, replaced, made))
     changed = rewriter.finish()
     if changed is not graph:
-        changed, short = _with_short_names(without_orphans(changed, graph), rewriter.hints)
+        short = rewriter.short_names(changed)
         sites = [replace(site, made=tuple(short.get(name, name) for name in site.made)) for site in sites]
+        counts = {short.get(name, name): count for name, count in rewriter.uses.items() if count}
+        changed = _renamed(changed, short, rewriter.untouched).counted(counts)
     return (graph if changed == graph else changed), sites
 
 
-def without_orphans(graph: Graph, before: Graph) -> Graph:
-    """``graph`` without the ops and weights that nothing reads but something read in ``before``, or that are new."""
-    had_readers = set(before.uses()) | {value.name for value in before.outputs}
-    had_readers |= {name for weight in before.weights for name in _parts(weight)}
-    old = {value.name for op in before.ops for value in op.results} | set(before.recipes)
-
-    def stays(name: str) -> bool:
-        return name in needed or (name in old and name not in had_readers)
-
-    needed = {value.name for value in graph.outputs}
-    ops = []
-    for op in reversed(graph.ops):
-        if any(stays(value.name) for value in op.results):
-            ops.append(op)
-            needed.update(value.name for value in op.operands)
-    recipes = {weight.name: _parts(weight) for weight in graph.weights}
-    waiting = [name for name in recipes if stays(name)]
-    while waiting:
-        parts = [name for name in recipes.get(waiting.pop(), ()) if not stays(name)]
-        needed.update(parts)
-        waiting += parts
-    weights = [weight for weight in graph.weights if stays(weight.name)]
-    return replace(graph, ops=tuple(reversed(ops)), weights=tuple(weights))
-
-
 class _CountingRewriter(Rewriter):
-    """A rewriter that remembers what one site made, and what new values were meant to be called."""
+    """A rewriter that remembers what one site made, what new values were meant to be called, and what was touched.
+
+    Only what lost a reader, or is new, can be left without one, so orphans are looked for there and not in all ops.
+    """
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.hints: dict[str, str] = {}
         self.made: list[str] = []
         self.replaced_later = False
+        self.untouched = 0  # how many ops stand before the first new one
+        self._doubtful: list[str] = []
 
     def begin_site(self) -> None:
         """Start a new site."""
@@ -119,42 +104,108 @@ class _CountingRewriter(Rewriter):
         return name
 
     def emit(self, name: str, operands: Iterable[Value], types: Iterable[Type], **rest: Any) -> tuple[Value, ...]:
+        if not self.hints:
+            self.untouched = len(self._ops)
         results = super().emit(name, operands, types, **rest)
         self.made.append(results[0].name)
+        self._doubtful += [value.name for value in results]
         return results
 
     def stand_in(self, old: Value, new: Value) -> None:
         super().stand_in(old, new)
         self.replaced_later = True
 
+    def _unread(self, op: Op) -> None:
+        super()._unread(op)
+        self._doubtful += [value.name for value in op.operands]
 
-def _with_short_names(graph: Graph, hints: dict[str, str]) -> tuple[Graph, dict[str, str]]:
-    """``graph`` with its new values called by their ``hints`` where those are free now, and what was renamed."""
-    taken = {value.name for value in _values(graph)}
-    short: dict[str, str] = {}
-    for name, hint in hints.items():
-        if name in taken and hint not in taken:
-            short[name] = hint
-            taken = (taken - {name}) | {hint}
+    def _redirect(self, old: Value, new: Value) -> None:
+        super()._redirect(old, new)
+        self._doubtful.append(old.name)
+
+    def finish(self) -> Graph:
+        """The new graph without the ops and weights that nothing reads but something read before, or that are new."""
+        graph = super().finish()
+        if graph is self.graph:
+            return graph
+        dead = self._dead_ops()
+        ops = graph.ops
+        if dead:
+            self.untouched -= sum([id(op) in dead for op in ops[: self.untouched]])
+            ops = tuple([op for op in ops if id(op) not in dead])
+        return replace(graph, ops=ops, weights=self._living(graph.weights))
+
+    def _dead_ops(self) -> set[int]:
+        """The identities of the ops that go, and their reads off the counts."""
+        dead: set[int] = set()
+        waiting = self._doubtful
+        while waiting:
+            op = self._maker(waiting.pop())
+            if op is None or id(op) in dead or any(map(self._stays, op.results)):
+                continue
+            dead.add(id(op))
+            super()._unread(op)
+            waiting += [value.name for value in op.operands]
+        return dead
+
+    def _stays(self, value: Value) -> bool:
+        return self.use_count(value) > 0 or (
+            value.name in self.graph.places and value.name not in self.graph.use_counts
+        )
+
+    def _living(self, weights: tuple[Weight, ...]) -> tuple[Weight, ...]:
+        recipes = {weight.name: _parts(weight) for weight in weights}
+        read_before = {name for weight in self.graph.weights for name in _parts(weight)}
+        needed = {
+            weight.name
+            for weight in weights
+            if self.use_count(weight.value) > 0
+            or (
+                weight.name in self.graph.recipes
+                and weight.name not in self.graph.use_counts
+                and weight.name not in read_before
+            )
+        }
+        waiting = list(needed)
+        while waiting:
+            parts = [name for name in recipes.get(waiting.pop(), ()) if name not in needed]
+            needed.update(parts)
+            waiting += parts
+        return weights if len(needed) == len(weights) else tuple(w for w in weights if w.name in needed)
+
+    def short_names(self, graph: Graph) -> dict[str, str]:
+        """New values of ``graph``, which is finished, whose hints are free now: their names and their hints."""
+        if not self.hints:
+            return {}
+        taken = set(graph.names)
+        short: dict[str, str] = {}
+        for name, hint in self.hints.items():
+            if name in taken and hint not in taken:
+                short[name] = hint
+                taken.remove(name)
+                taken.add(hint)
+        return short
+
+
+def _renamed(graph: Graph, short: dict[str, str], untouched: int) -> Graph:
+    """``graph`` with other names for some results of its ops, none of which is before number ``untouched``."""
     if not short:
-        return graph, short
+        return graph
 
-    def renamed(values: Iterable[Value]) -> tuple[Value, ...]:
+    def renamed(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        if not any(value.name in short and value.origin == "op" for value in values):
+            return values
         return tuple(
             replace(value, name=short[value.name]) if value.origin == "op" and value.name in short else value
             for value in values
         )
 
-    ops: tuple[Op, ...] = tuple(
-        replace(op, operands=renamed(op.operands), results=renamed(op.results)) for op in graph.ops
-    )
-    return replace(graph, ops=ops, outputs=renamed(graph.outputs)), short
-
-
-def _values(graph: Graph) -> Iterator[Value]:
-    yield from graph.params
-    yield from (weight.value for weight in graph.weights)
-    yield from (value for op in graph.ops for value in op.results)
+    ops = list(graph.ops[:untouched])
+    for op in graph.ops[untouched:]:
+        operands, results = renamed(op.operands), renamed(op.results)
+        same = operands is op.operands and results is op.results
+        ops.append(op if same else replace(op, operands=operands, results=results))
+    return replace(graph, ops=tuple(ops), outputs=renamed(graph.outputs))
 
 
 def _parts(weight: Weight) -> tuple[str, ...]:

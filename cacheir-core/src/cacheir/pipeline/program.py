@@ -26,6 +26,7 @@ from cacheir.pipeline.quant_plan import graph_formats
 from cacheir.pipeline.run import Observe, run_pass
 from cacheir.pipeline.specialize import MODES, specialize
 from cacheir.pipeline.steps import PLAN_STEPS, SPECIALIZE, PipelineStep, step_options, wanted_steps
+from cacheir.pipeline.threads import Threads, threads_of
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import PassRecord, PassSpec, Stage
 
@@ -204,6 +205,7 @@ class _Run:
         self.last_budget = self.budget if options.until_sites is None else RewriteBudget(options.until_sites)
         self.records: list[PassRecord] = []
         self.sites: list[RewriteSite] = []
+        self.threads: Threads | None = None  # of the logical module, once a mode was begun
 
     def stage(self, module: Module, order: Sequence[Place], stage: Stage) -> Module:
         """The module after all passes of one stage, each on every graph."""
@@ -241,7 +243,9 @@ class _Run:
     def specialize(self, logical: Module, mode: str, groups: KVGroups) -> Module:
         """The module of ``mode``, recorded like a pass."""
         start = time.perf_counter()
-        module = specialize(logical, mode, self.options.limits, groups)
+        if self.threads is None:
+            self.threads = threads_of(logical, groups)
+        module = specialize(logical, mode, self.options.limits, groups, self.threads)
         notes = tuple(
             f"KV group {number}: {groups.layers_text(number)}; {kv_type}" for number, kv_type in enumerate(groups.types)
         )

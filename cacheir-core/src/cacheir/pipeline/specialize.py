@@ -17,20 +17,21 @@ from cacheir.models.decoder_graph import SizeLimits
 from cacheir.pipeline.heads import all_heads
 from cacheir.pipeline.kv_groups import KVGroups
 from cacheir.pipeline.steps import SPECIALIZE
+from cacheir.pipeline.threads import BATCH_INPUTS, Threads, threads_of
 
 MODES = ("prefill", "decode")
-BATCH_INPUTS = ("slots", "page_table", "lengths")
 
 
-def specialize(module: Module, mode: str, limits: SizeLimits, groups: KVGroups) -> Module:
-    """The module of ``mode``.
+def specialize(
+    module: Module, mode: str, limits: SizeLimits, groups: KVGroups, threads: Threads | None = None
+) -> Module:
+    """The module of ``mode``; ``threads`` are those of ``module``, the same for all modes, made where none are given.
 
     Raises PassFailed where a graph holds more than one attention op, or uses row starts for anything but attention.
     """
     sizes = _Sizes(mode, limits)
     layers = tuple(_layer(graph, mode, groups.type_of(graph.name), sizes) for graph in module.layers)
-    by_name = {graph.name: graph for graph in layers}
-    main = _main(module.main, mode, groups, sizes, by_name)
+    main = _main(module.main, mode, threads or threads_of(module, groups), sizes)
     return Module(mode, (main, *layers, *all_heads(module.heads)))
 
 
@@ -110,65 +111,48 @@ def _layer(graph: Graph, mode: str, kv_type: KVType | None, sizes: _Sizes) -> Gr
     return lowered
 
 
-def _main(graph: Graph, mode: str, groups: KVGroups, sizes: _Sizes, layers: dict[str, Graph]) -> Graph:
+def _main(graph: Graph, mode: str, threads: Threads, sizes: _Sizes) -> Graph:
     """Main with the states and batch inputs of all groups, threaded through its calls."""
-    names = Rewriter(graph)  # for names that are not taken
     starts = next((value for value in graph.params if value.name == "row_starts"), None)
     params = [sizes.of(value) for value in graph.params if mode == "prefill" or value.name != "row_starts"]
-    states: list[Value] = []
     batches: list[tuple[Value, ...]] = []
-    for number, kv_type in enumerate(groups.types):
-        suffix = f".{number}" if number else ""
-        batch = tuple(
-            Value(names.fresh(name + suffix), type_, "input") for name, type_ in zip(BATCH_INPUTS, sizes.batch_types())
-        )
-        state = Value(names.fresh(f"kv{suffix}"), kv_type, "state")
-        params += [*batch, state]
-        batches.append(batch)
-        states.append(state)
-    first_names = [state.name for state in states]
-    ops: list[Op] = []
-    for op in graph.ops:
-        callee = layers.get(op.callee)
-        if callee is None:
-            ops.append(op)
-            continue
-        operands = [value for value in op.operands if mode == "prefill" or value.name != "row_starts"]
-        group = groups.group_of(op.callee)
-        if group is None:
-            ops.append(replace(op, operands=tuple(operands)))
-            continue
-        state = states[group]
-        # %h.4, %kv.4 = call ... {layer = 3}
-        suffix = op.results[0].name.rpartition(".")[2]
-        states[group] = Value(names.fresh(f"{first_names[group]}.{suffix}"), groups.types[group])
-        ops.append(
-            replace(
-                op,
-                operands=(operands[0], state, *operands[1:], *batches[group]),
-                results=(*op.results, states[group]),
-            )
-        )
-    head_rows = Value(names.fresh("head_rows"), TensorType.of("i32", "R"), "input")
+    for names, state in zip(threads.batch_names, threads.first):
+        batches.append(tuple(Value(name, type_, "input") for name, type_ in zip(names, sizes.batch_types())))
+        params += [*batches[-1], state]
+    head_rows = Value(threads.head_rows, TensorType.of("i32", "R"), "input")
     hidden = graph.outputs[0]
     if not isinstance(hidden.type, TensorType) or len(hidden.type.shape) < 2:
         raise PassFailed(f"{SPECIALIZE.name}: @{graph.name} yields {hidden.type}, not the hidden rows [T, H]")
-    rows = Value(names.fresh("rows"), TensorType(hidden.type.dtype, (Dim(0, (("R", 1),)), *hidden.type.shape[1:])))
+    rows = Value(threads.rows, TensorType(hidden.type.dtype, (Dim(0, (("R", 1),)), *hidden.type.shape[1:])))
+    ops = list(graph.ops)
+    for place, row_starts, group, states, results in threads.calls:
+        op = ops[place]
+        operands = op.operands
+        if row_starts is not None and mode == "decode":
+            operands = operands[:row_starts] + operands[row_starts + 1 :]
+        if group is not None:
+            operands = (operands[0], *states, *operands[1:], *batches[group])
+        ops[place] = Op("call", operands, results, op.attrs, op.scope, op.hints)
     ops.append(Op("gather_rows", (hidden, head_rows), (rows,)))
     most = sizes.limits.max_tokens if mode == "prefill" else sizes.limits.max_rows
-    more = [sizes.pages] if groups.types else []
+    more = [sizes.pages] if threads.first else []
     main = replace(
         graph,
         dims=sizes.dims(graph, *more, ("R", 0, most)),
         params=(*params, head_rows),
         ops=_retyped(tuple(ops), sizes),
-        outputs=(rows, *graph.outputs[1:], *states),
+        outputs=(rows, *graph.outputs[1:], *threads.last),
     )
     _refuse_row_starts(main, mode, starts)
     return main
 
 
 def _retyped(ops: tuple[Op, ...], sizes: _Sizes) -> tuple[Op, ...]:
+    if sizes.mode == "prefill":
+        return ops
+    types = {id(value.type): value for op in ops for value in op.results}  # most values share few of them
+    if all(sizes.of(value) is value for value in types.values()):
+        return ops
     return tuple(
         replace(op, operands=tuple(map(sizes.of, op.operands)), results=tuple(map(sizes.of, op.results))) for op in ops
     )
@@ -176,10 +160,9 @@ def _retyped(ops: tuple[Op, ...], sizes: _Sizes) -> tuple[Op, ...]:
 
 def _refuse_row_starts(graph: Graph, mode: str, starts: Value | None) -> None:
     """In decode there are no row starts: every row is one token."""
-    if mode == "decode" and starts is not None:
-        for op in graph.ops:
-            if any(value.name == starts.name for value in op.operands):
-                raise PassFailed(
-                    f"{SPECIALIZE.name}: {op.name} in @{graph.name} reads %{starts.name}, which decode does not have",
-                    hint="only grouped_query_attention may read row starts",
-                )
+    if mode == "decode" and starts is not None and starts.name in graph.use_counts:
+        for op in graph.uses().get(starts.name, ()):
+            raise PassFailed(
+                f"{SPECIALIZE.name}: {op.name} in @{graph.name} reads %{starts.name}, which decode does not have",
+                hint="only grouped_query_attention may read row starts",
+            )
