@@ -354,9 +354,6 @@ def test_damaged_models(tmp_path: Path) -> None:
         import_onnx(tmp_path / "m.onnx", {})
 
 
-# --- damaged bytes ------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", autouse=True)
 def little_memory() -> Iterator[None]:
     """Reading damaged files takes no memory to speak of."""
@@ -369,11 +366,8 @@ def little_memory() -> Iterator[None]:
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     folder = tmp_path_factory.mktemp("fuzz")
     path, found = folder / "m.onnx", []
-    for operator, inputs in SIMPLE.values():
-        save(path, [operator], inputs, ["y"])
-        found.append(path.read_bytes())
-    for operator, inputs, stored in WITH_CONSTANTS.values():
-        save(path, [operator], inputs, ["y"], stored=stored)
+    for operator, inputs, *stored in (*SIMPLE.values(), *WITH_CONSTANTS.values()):
+        save(path, [operator], inputs, ["y"], stored=stored[0] if stored else {})
         found.append(path.read_bytes())
     return path, found
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from cacheir.errors import PluginError, PluginLoadError, UsageError
-from cacheir.plugins.distributions import EntryPoint
+from cacheir.errors import PluginError, PluginLoadError
 from cacheir.plugins.host import Host, HostOptions, discover, report_line
 from cacheir.plugins.installation import Installation
 
@@ -323,51 +322,6 @@ def test_heavy_imports_are_noticed(write_module: Write, installed: Make, monkeyp
     monkeypatch.setattr("cacheir.plugins.host.HEAVY", ("pretend_torch",))
     installation = installed(write_module("heavy", "import pretend_torch"))
     assert plugin_of(installation, "heavy").heavy == ("pretend_torch",)
-
-
-class TestChoice:
-    """Which plugins a host takes."""
-
-    POINTS = (
-        EntryPoint("cpu", "plugin_of_cpu", "cacheir-cpu", "0.1.0", ""),
-        EntryPoint("cuda", "plugin_of_cuda", "cacheir-cuda", "0.1.0", ""),
-    )
-
-    def states(self, **options: Any) -> dict[str, str]:
-        found = discover(HostOptions(**{"points": self.POINTS, **options}))
-        return {name: plugin.state for name, plugin in found.items()}
-
-    def test_all(self) -> None:
-        assert self.states() == {"core": "found", "cpu": "found", "cuda": "found"}
-
-    def test_allowed_ones_and_core(self) -> None:
-        assert self.states(allow=("cpu",)) == {"core": "found", "cpu": "found", "cuda": "blocked"}
-        assert self.states(allow=()) == {"core": "found", "cpu": "blocked", "cuda": "blocked"}
-
-    def test_blocked_ones(self) -> None:
-        assert self.states(block=("cuda", "unknown", "core")) == {"core": "found", "cpu": "found", "cuda": "blocked"}
-
-    def test_an_unknown_name_that_is_allowed(self) -> None:
-        with pytest.raises(UsageError, match=r"'cudda'.*did you mean 'cuda'"):
-            self.states(allow=("cpu", "cudda"))
-
-    def test_modules_have_names(self) -> None:
-        assert set(self.states(points=(), modules=("native=a.b", "c.d"))) == {"core", "native", "c.d"}
-
-    def test_a_module_that_is_installed_as_well_counts_once(self) -> None:
-        assert set(self.states(modules=("plugin_of_cpu",))) == {"core", "cpu", "cuda"}
-
-    def test_two_packages_with_one_plugin_name(self) -> None:
-        points = (*self.POINTS, EntryPoint("cpu", "other", "other-cpu", "3", ""))
-        found = discover(HostOptions(points=points))
-        assert found["cpu"].distribution == "cacheir-cpu"
-        assert found["cpu@other-cpu"].state == "failed"
-        assert "'cpu' is taken by cacheir-cpu 0.1.0" in found["cpu@other-cpu"].problems[0].sentence
-
-    def test_nobody_takes_cores_name(self) -> None:
-        found = discover(HostOptions(points=(EntryPoint("core", "other", "evil", "1", ""),)))
-        assert found["core"].target == "cacheir.builtin"
-        assert found["core@evil"].state == "failed"
 
 
 def test_the_reported_line_is_one_line(write_module: Write, installed: Make) -> None:
