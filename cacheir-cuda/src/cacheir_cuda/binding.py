@@ -15,6 +15,7 @@ from cacheir.ir.types import KVType, QuantType, TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.schedule.flatten import Launch, Place
 from cacheir.schedule.joined_operands import joined_operands
+from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 from cacheir_cuda.tensors import torch_dtype
@@ -30,6 +31,15 @@ class BoundLaunch:
     kernel: str
     run: Call
     why_uncapturable: str = ""
+
+
+@dataclass(frozen=True)
+class BoundMain:
+    """Main bound for given sizes: where its inputs go, where its rows come from, what to call."""
+
+    inputs: MainInputs
+    rows: torch.Tensor
+    launches: Sequence[BoundLaunch]
 
 
 @dataclass(frozen=True, kw_only=True)

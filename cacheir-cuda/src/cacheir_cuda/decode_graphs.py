@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,14 @@ from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
 from cacheir_cuda.heads import is_greedy, wants_token
+from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.sampling_inputs import SamplingInputs
 
 # Replays that may wait on the device: enough to keep it busy, few enough that a row that failed wastes little.
 STEPS_IN_FLIGHT = 16
+# Recordings kept, the oldest use goes first: each holds a few hundred launches and its staging buffers.
+_KEPT = 96
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,12 @@ class DecodeGraphs:
         self._make = make
         self._device = device
         self._record = record
-        self._steps: dict[tuple[int, int, str], tuple[DecodeStep, Callable[[], None]]] = {}
+        self.kept: KeptSteps[tuple[int, int, str], tuple[DecodeStep, Callable[[], None]]] = KeptSteps(_KEPT)
         self.captures = 0
 
     def clear(self) -> None:
         """Let go of every recording."""
-        self._steps.clear()
+        self.kept.clear()
 
     def run(self, rows: Sequence[Row], staged: Staged, count: int, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` steps of ``rows``, whose first inputs are ``staged``, in a graph of ``count`` rows.
@@ -81,7 +85,8 @@ class DecodeGraphs:
         Returns how many were reported to ``sink``: fewer than ``n`` where a row failed.
         """
         head = "head.greedy" if all(is_greedy(row, slots) for row in rows) else "head.sampled"
-        step, replay = self._get(count, staged.inputs["page_table"].shape[1], head)
+        key = (count, staged.inputs["page_table"].shape[1], head)
+        step, replay = self.kept.get(key, partial(self._new, *key))
         step.inputs.fill(_padded(staged.inputs, step.inputs.tensors))
         if step.sampling is not None:
             step.sampling.fill(rows, slots)
@@ -113,12 +118,18 @@ class DecodeGraphs:
             over[number].synchronize()
             yield ring[number]
 
-    def _get(self, rows: int, width: int, head: str) -> tuple[DecodeStep, Callable[[], None]]:
+    def warm(self, rows: int, width: int, head: str) -> None:
+        """Run a step of padding alone."""
         key = (rows, width, head)
-        if key not in self._steps:
-            step = self._make(rows, width, head)
-            self._steps[key] = (step, self._recorded(step) if self._record else step.run)
-        return self._steps[key]
+        step, replay = self.kept.get(key, partial(self._new, *key))
+        step.inputs.fill(_padded({}, step.inputs.tensors))
+        replay()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _new(self, rows: int, width: int, head: str) -> tuple[DecodeStep, Callable[[], None]]:
+        step = self._make(rows, width, head)
+        return step, self._recorded(step) if self._record else step.run
 
     def _recorded(self, step: DecodeStep) -> Callable[[], None]:
         """``step`` as a CUDA graph. It runs first on rows that are all padding, which stores nothing that is read."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,6 @@ from cacheir.runtime.executor import (
     Capabilities,
     ExecutorOptions,
     MemoryUse,
-    Row,
     RowOutput,
     Sink,
     Step,
@@ -37,13 +35,15 @@ from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_cuda.adapters.pages import check_pages
-from cacheir_cuda.binding import BoundLaunch, Surroundings, bind
+from cacheir_cuda.binding import BoundMain, Surroundings, bind
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of
 from cacheir_cuda.chain.seat import ChainSeat
 from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, one_step, step_by_step, why_no_replay, why_uncapturable
 from cacheir_cuda.heads import HeadRunner
+from cacheir_cuda.jit_watch import JitWatch
+from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.kernels.triton_refusals import check_compiled
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.options import read_options
@@ -55,19 +55,11 @@ from cacheir_cuda.sampling_inputs import SamplingInputs
 from cacheir_cuda.staging import stage_step
 from cacheir_cuda.tensors import torch_dtype
 from cacheir_cuda.timed_calls import Timings, call_launches
+from cacheir_cuda.warm_up import warm_decodes, warm_prefills
 
 # Bound steps kept: prefill chunks of the usual sizes. A bound step is a few thousand views.
 KEPT_BINDINGS = 8
 OUT_OF_MEMORY = "the device has no memory left for this row's step: give it a shorter prompt, or run fewer requests"
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """Main bound for given sizes: where its inputs go, where its rows come from, what to call."""
-
-    inputs: MainInputs
-    rows: torch.Tensor
-    launches: Sequence[BoundLaunch]
 
 
 class CudaExecutor:
@@ -91,7 +83,8 @@ class CudaExecutor:
         self._program: Program | None = None
         self._pools: list[Pool] = []
         self._slots = Slots()
-        self._bound: OrderedDict[tuple[str, int, int, int, int], _Bound] = OrderedDict()
+        self._bound: KeptSteps[tuple[str, int, int, int, int], BoundMain] = KeptSteps(KEPT_BINDINGS)
+        self._watch = JitWatch(self._own.jit_after_warmup)
         self._misses: Counter[str] = Counter()
         self._chain = ChainSeat()
 
@@ -105,6 +98,7 @@ class CudaExecutor:
         self._kernels: dict[str, KernelSpec] = {name: self._installation.kernels[name] for name in names}
         check_compiled(self._kernels, self._device.type)
         self._entries = {name: resolve(spec.entry) for name, spec in self._kernels.items()}
+        self._watch.start()
         self._residents = Residents(weights, self._device, getattr(torch, self._own.cuda_dtype))
         self._meaning = ByMeaning(self._installation)
         launches = {
@@ -155,6 +149,9 @@ class CudaExecutor:
             raise DeviceOutOfMemory(f"the KV pools of {list(pages)} pages do not fit into memory: {error}") from error
         check_pages(self._kernels, self._pools)
         self._chain.open(self._pools, program.max_seq)
+        self._watch.warm = False
+        if self._own.jit_after_warmup == "error":
+            self._warm_up(program, self._options.page_tokens)
 
     def capabilities(self) -> Capabilities:
         """What this executor takes."""
@@ -176,7 +173,8 @@ class CudaExecutor:
                 raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}) needs the host")
         if self._why_no_graph(step) is None:
             last = max(row.position for row in step.rows) + n
-            if last <= self._loaded().max_seq and all(self._reaches(row, n) for row in step.rows):
+            held = [(row, len(pages) * self._options.page_tokens) for row in step.rows for pages in row.pages]
+            if last <= self._loaded().max_seq and all(row.position + n <= tokens for row, tokens in held):
                 with torch.no_grad():
                     return self._replay(step, n, sink)
         return step_by_step(self._guarded, step, n, sink)
@@ -211,19 +209,28 @@ class CudaExecutor:
         return MemoryUse(weights=weights, kv=kv, arena=arena, workspace=max(0, held - weights - kv - arena))
 
     def counters(self) -> Mapping[str, int]:
-        """How often a graph was recorded, a decode step ran without one (also by reason), an op ran by meaning."""
-        reasons = {f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())}
-        kept = [self._graphs.captures, self._prefills.captures] if self._program is not None else []
+        """How often a graph was recorded, a decode step ran without one (also by reason), an op ran by meaning.
+
+        And how often a bound step was found or had to make room, and which Triton kernels were compiled.
+        """
+        kept: list[DecodeGraphs | PrefillGraphs] = []
+        if self._program is not None:
+            kept = [self._graphs, self._prefills]
+        caches: list[KeptSteps[Any, Any]] = [self._bound, *(each.kept for each in kept)]
         return {
-            "captures": sum(kept) + self._chain.captures,
+            "captures": sum(each.captures for each in kept) + self._chain.captures,
             "graph_misses": sum(self._misses.values()),
             "fallbacks": self._meaning.count if self._program is not None else 0,
+            "staging_hits": sum(each.hits for each in caches),
+            "staging_dropped": sum(each.dropped for each in caches),
+            **self._watch.counters(),
             **self._chain.counters(),
-            **reasons,
+            **{f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())},
         }
 
     def close(self) -> None:
         """Let go of weights, pages, graphs and bindings."""
+        self._watch.stop()
         self._bound.clear()
         self._pools = []
         if self._program is not None:
@@ -235,6 +242,14 @@ class CudaExecutor:
             self._residents.clear()
             self._arena = torch.empty(0, dtype=torch.uint8)
             self._program = None
+
+    def _warm_up(self, program: Program, page_tokens: int) -> None:
+        if self._own.use_cuda_graph:
+            main = self._main["decode"]
+            warm_decodes(program, page_tokens, self._graphs, self._captures, self._heads, main, self._kernels)
+            if self._blocks.takes("prefill"):
+                warm_prefills(program, page_tokens, self._prefills)
+        self._watch.warm = True
 
     def _guarded(self, step: Step) -> tuple[RowOutput, ...]:
         """The step's rows; where the device runs out of memory they run one by one, and one that cannot is an error."""
@@ -300,7 +315,9 @@ class CudaExecutor:
         staged = self._staged(step)
         if self._chain.takes(step.rows):
             return self._chain.run(step.rows[0], staged, n, self._slots, sink)
-        return self._graphs.run(step.rows, staged, self._graph_rows(len(step.rows)), n, self._slots, sink)
+        capture = self._captures.capture_for(len(step.rows)) if self._captures else None
+        rows = capture.rows if capture else len(step.rows)
+        return self._graphs.run(step.rows, staged, rows, n, self._slots, sink)
 
     def _why_no_graph(self, step: Step) -> str | None:
         """Why a decode step cannot be a replay, in words."""
@@ -310,14 +327,6 @@ class CudaExecutor:
             return "a node runs by its meaning (unfuse)"
         samples = why_uncapturable(self._heads.launches("decode", "head.sampled"), self._kernels)
         return why_no_replay(step, self._loaded(), self._slots, self._main["decode"], self._kernels, samples)
-
-    def _graph_rows(self, rows: int) -> int:
-        """How many rows the graph has that runs ``rows``."""
-        capture = self._captures.capture_for(rows) if self._captures else None
-        return capture.rows if capture else rows
-
-    def _reaches(self, row: Row, n: int) -> bool:
-        return all(len(pages) * self._options.page_tokens >= row.position + n for pages in row.pages)
 
     def _decode_step(self, rows: int, width: int, head: str) -> DecodeStep:
         """What a graph of ``rows`` rows records."""
@@ -337,27 +346,21 @@ class CudaExecutor:
             raise BackendError("the executor has no KV pages yet", hint="call open_pools first")
         return stage_step(step, self._slots, program, self._options.page_tokens)
 
-    def _bind(self, mode: str, staged: Staged) -> _Bound:
+    def _bind(self, mode: str, staged: Staged) -> BoundMain:
         width = staged.inputs["page_table"].shape[1]
         key = (mode, staged.tokens, staged.rows, staged.head_rows, width)
-        if key in self._bound:
-            self._bound.move_to_end(key)
-            return self._bound[key]
         sizes = {"T": staged.tokens, "B": staged.rows, "R": staged.head_rows, "M": width}
         names = [value.name for value in self._loaded().modules[mode].main.inputs]
-        bound = self._bind_main(mode, {name: staged.inputs[name].shape for name in names}, sizes)
-        self._bound[key] = bound
-        if len(self._bound) > KEPT_BINDINGS:
-            self._bound.popitem(last=False)
-        return bound
+        shapes = {name: staged.inputs[name].shape for name in names}
+        return self._bound.get(key, partial(self._bind_main, mode, shapes, sizes))
 
-    def _bind_main(self, mode: str, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> _Bound:
+    def _bind_main(self, mode: str, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> BoundMain:
         inputs = MainInputs(shapes, self._device)
         first = self._loaded().modules[mode].main.outputs[0].type
         assert isinstance(first, TensorType)
         rows = torch.zeros(first.sizes(sizes), dtype=torch_dtype(first.dtype), device=self._device)
         around = self._surroundings(inputs.tensors, {"0": rows}, sizes["T"], sizes)
-        return _Bound(inputs, rows, self._blocks.launches(mode, around) or bind(self._main[mode], around))
+        return BoundMain(inputs, rows, self._blocks.launches(mode, around) or bind(self._main[mode], around))
 
     def _surroundings(
         self,

@@ -9,14 +9,16 @@ from typing import Any
 
 from cacheir.errors import UsageError
 
+JIT_MODES = ("allow", "error")
 DTYPES = ("bfloat16", "float16", "float32")
 DEVICE_VARIABLE = "CACHEIR_CUDA_DEVICE"
 DTYPE_VARIABLE = "CACHEIR_CUDA_DTYPE"
+JIT_VARIABLE = "CACHEIR_CUDA_JIT_AFTER_WARMUP"
 MATMUL_VARIABLE = "CACHEIR_TRITON_MATMUL"
 PAGED_DECODE_VARIABLE = "CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE"
 # Which kernels are chosen depends on these.
 _CHOICES = ((DEVICE_VARIABLE, "cpu"), ("TRITON_INTERPRET", "1"), (MATMUL_VARIABLE, "1"), (PAGED_DECODE_VARIABLE, "1"))
-_TEXTS = {"device": DEVICE_VARIABLE, "cuda_dtype": DTYPE_VARIABLE}
+_TEXTS = {"device": DEVICE_VARIABLE, "cuda_dtype": DTYPE_VARIABLE, "jit_after_warmup": JIT_VARIABLE}
 _SWITCHES = {
     "use_cuda_graph": "CACHEIR_CUDA_GRAPH",
     "decode_chain": "CACHEIR_CUDA_CHAIN",
@@ -32,7 +34,8 @@ class CudaOptions:
     ``cuda_dtype`` is how matrices are held, one of ``DTYPES``; activations stay float32. ``use_cuda_graph`` False
     launches every kernel from Python, for debugging. ``decode_chain`` False leaves the CUDA C++ kernels out, ``blocks``
     False the Triton kernels of whole blocks; ``programmatic_launch`` False lets none of those begin before the one
-    before it has ended. Raises UsageError for a value that none can be.
+    before it has ended. ``jit_after_warmup`` ``error`` runs every recorded step once before the first request, and
+    makes a Triton kernel that is compiled later an error of its step. Raises UsageError for a value that none can be.
     """
 
     device: str = "cuda"
@@ -41,10 +44,13 @@ class CudaOptions:
     decode_chain: bool = True
     blocks: bool = True
     programmatic_launch: bool = True
+    jit_after_warmup: str = "allow"
 
     def __post_init__(self) -> None:
         if self.cuda_dtype not in DTYPES:
             raise UsageError(f"the CUDA backend holds weights as {', '.join(DTYPES)}, not {self.cuda_dtype!r}")
+        if self.jit_after_warmup not in JIT_MODES:
+            raise UsageError(f"jit_after_warmup is {' or '.join(JIT_MODES)}, not {self.jit_after_warmup!r}")
         kind, _, number = self.device.partition(":")
         if kind not in ("cuda", "cpu") or (number and not number.isdigit()):
             raise UsageError(f"{self.device!r} is no device of the CUDA backend: cuda, cuda:NUMBER or cpu")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.program import Program
 from cacheir_cuda.binding import BoundLaunch
 from cacheir_cuda.heads import is_greedy
+from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.record_graph import record_graph
 
-_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 # Recordings kept, the oldest use goes first: each holds a few hundred launches.
 _KEPT = 32
 
@@ -61,12 +63,12 @@ class PrefillGraphs:
         self._make = make
         self._device = device
         self._record = record
-        self._steps: dict[PrefillSizes, tuple[PrefillStep, Callable[[], None]]] = {}
+        self.kept: KeptSteps[PrefillSizes, tuple[PrefillStep, Callable[[], None]]] = KeptSteps(_KEPT)
         self.captures = 0
 
     def clear(self) -> None:
         """Let go of every recording."""
-        self._steps.clear()
+        self.kept.clear()
 
     def run(
         self,
@@ -81,7 +83,7 @@ class PrefillGraphs:
         The step's ``staged.head_rows`` must be at most its rows.
         """
         sizes = _sizes(step, staged, program, slots)
-        made, replay = self._get(sizes)
+        made, replay = self.kept.get(sizes, partial(self._new, sizes))
         made.inputs.fill(padded_prompt(staged, made.inputs.tensors))
         replay()
         if made.tokens is None:
@@ -94,20 +96,21 @@ class PrefillGraphs:
             for row, span in zip(step.rows, staged.head_spans)
         )
 
-    def _get(self, sizes: PrefillSizes) -> tuple[PrefillStep, Callable[[], None]]:
-        found = self._steps.pop(sizes, None)
-        if found is None:
-            step = self._make(sizes)
-            run = step.run
-            if self._record:
-                step.inputs.fill(padded_prompt(None, step.inputs.tensors))
-                run = record_graph(step.run, self._device)
-                self.captures += 1
-            found = (step, run)
-        self._steps[sizes] = found  # the last used stands last
-        if len(self._steps) > _KEPT:
-            del self._steps[next(iter(self._steps))]
-        return found
+    def warm(self, sizes: PrefillSizes) -> None:
+        """Run a step of padding alone."""
+        step, replay = self.kept.get(sizes, partial(self._new, sizes))
+        step.inputs.fill(padded_prompt(None, step.inputs.tensors))
+        replay()
+        self._wait()
+
+    def _new(self, sizes: PrefillSizes) -> tuple[PrefillStep, Callable[[], None]]:
+        step = self._make(sizes)
+        if not self._record:
+            return step, step.run
+        step.inputs.fill(padded_prompt(None, step.inputs.tensors))
+        run = record_graph(step.run, self._device)
+        self.captures += 1
+        return step, run
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
@@ -144,14 +147,18 @@ def bucket_of(count: int, sizes: Sequence[int], most: int) -> int:
     return next((size for size in sizes if count <= size < most), most)
 
 
+def powers_up_to(most: int) -> list[int]:
+    """1, 2, 4 and so on, none above ``most``."""
+    return [1 << bit for bit in range(most.bit_length())]
+
+
 def _sizes(step: Step, staged: Staged, program: Program, slots: Slots) -> PrefillSizes:
     most_tokens, most_rows = program.max_tokens, program.max_rows
-    powers = [1 << bit for bit in range(most_rows.bit_length())]
     greedy = all(row.want == "nothing" or is_greedy(row, slots) for row in step.rows)
     wanted = any(row.want == "token" for row in step.rows)
     return PrefillSizes(
-        tokens=bucket_of(staged.tokens, _TOKENS, most_tokens),
-        rows=bucket_of(staged.rows, powers, most_rows),
+        tokens=bucket_of(staged.tokens, TOKENS, most_tokens),
+        rows=bucket_of(staged.rows, powers_up_to(most_rows), most_rows),
         width=staged.inputs["page_table"].shape[1],
         head="head.greedy" if greedy and wanted else "",
     )

@@ -15,7 +15,14 @@ def stage_step(step: Step, slots: Slots, program: Program, page_tokens: int) -> 
     """The arrays of ``step``. RequestError for one that the program's buffers were not planned for."""
     tokens = [slots.tokens(row) for row in step.rows]
     check_limits(step, tokens, program)
-    full = -(-program.max_seq // page_tokens)
     used = max((len(pages) for row in step.rows for pages in row.pages), default=1)
-    width = max(_LEAST_WIDTH, 1 << max(0, used - 1).bit_length())
-    return stage(step.rows, tokens, len(program.groups), page_tokens, min(full, width))
+    width = next(width for width in widths_of(program, page_tokens) if used <= width)
+    return stage(step.rows, tokens, len(program.groups), page_tokens, width)
+
+
+def widths_of(program: Program, page_tokens: int) -> list[int]:
+    """The widths of page tables by rising size; the last holds the program's longest sequence."""
+    full, widths = -(-program.max_seq // page_tokens), [_LEAST_WIDTH]
+    while widths[-1] < full:
+        widths.append(2 * widths[-1])
+    return [*widths[:-1], full]

@@ -42,6 +42,9 @@ def serve(
     quant: str = typer.Option("", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."),
     kv_dtype: str = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8."),
     cuda_dtype: str = typer.Option("", help="How the cuda backend holds matrices: bfloat16 or float16."),
+    jit_after_warmup: str = typer.Option(
+        "", help="error: the cuda backend runs its steps once at the start, and compiles no kernel after that."
+    ),
     batch_invariant: bool = typer.Option(False, help="Take only kernels whose bits do not depend on what runs beside."),
     api_key: list[str] = KEY,
     served_model_name: str = typer.Option("", help="What requests call the model; else its own name."),
@@ -89,7 +92,9 @@ def serve(
         batch_invariant=batch_invariant,
         kv_tokens=kv_tokens,
         kv_dtype=kv_dtype,
-        backend_options={"cuda_dtype": cuda_dtype} if cuda_dtype else {},
+        backend_options={
+            name: value for name, value in (("cuda_dtype", cuda_dtype), ("jit_after_warmup", jit_after_warmup)) if value
+        },
         compile_options=CompileOptions(
             precise=precise, quant=quant, max_rows=max_batch_size or CompileOptions.max_rows
         ),
