@@ -97,6 +97,10 @@ class Rewriter:
     def _maker(self, name: str) -> Op | None:
         if name in self._made:
             return self._made[name]
+        for op in self._ops[-4:]:  # mostly one of the last: then no table of a long graph is needed
+            for result in op.results:
+                if result.name == name:
+                    return op
         place = self.graph.places.get(name, self._walked)
         return self.graph.ops[place] if place < self._walked else None
 

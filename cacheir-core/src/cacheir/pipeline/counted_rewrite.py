@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,8 +76,7 @@ def counted_rewrite(
     if changed is not graph:
         short = rewriter.short_names(changed)
         sites = [replace(site, made=tuple(short.get(name, name) for name in site.made)) for site in sites]
-        counts = {short.get(name, name): count for name, count in rewriter.uses.items() if count}
-        changed = _renamed(changed, short, rewriter.untouched).counted(counts)
+        changed = _renamed(changed, short, rewriter.untouched).counted(rewriter.final_counts(short))
     return (graph if changed == graph else changed), sites
 
 
@@ -93,6 +93,7 @@ class _CountingRewriter(Rewriter):
         self.replaced_later = False
         self.untouched = 0  # how many ops stand before the first new one
         self._doubtful: list[str] = []
+        self._went: set[str] = set()  # results of ops that lost their last reader
 
     def begin_site(self) -> None:
         """Start a new site."""
@@ -138,20 +139,21 @@ class _CountingRewriter(Rewriter):
     def _dead_ops(self) -> set[int]:
         """The identities of the ops that go, and their reads off the counts."""
         dead: set[int] = set()
-        waiting = self._doubtful
+        waiting = list(self._doubtful)
         while waiting:
             op = self._maker(waiting.pop())
             if op is None or id(op) in dead or any(map(self._stays, op.results)):
                 continue
             dead.add(id(op))
-            super()._unread(op)
+            self._went.update(value.name for value in op.results)
+            self._unread(op)
             waiting += [value.name for value in op.operands]
         return dead
 
     def _stays(self, value: Value) -> bool:
-        return self.use_count(value) > 0 or (
-            value.name in self.graph.places and value.name not in self.graph.use_counts
-        )
+        if self.use_count(value) > 0:
+            return True
+        return value.name not in self.graph.use_counts and value.name in self.graph.places
 
     def _living(self, weights: tuple[Weight, ...]) -> tuple[Weight, ...]:
         recipes = {weight.name: _parts(weight) for weight in weights}
@@ -173,11 +175,24 @@ class _CountingRewriter(Rewriter):
             waiting += parts
         return weights if len(needed) == len(weights) else tuple(w for w in weights if w.name in needed)
 
+    def final_counts(self, short: dict[str, str]) -> Counter[str]:
+        """The use counts of the finished graph, whose values are called by ``short``."""
+        counts = self.uses
+        for name in [*self._doubtful, *self._went]:
+            if not counts[name]:
+                counts.pop(name, None)
+        for name, hint in short.items():
+            if name in counts:
+                counts[hint] = counts.pop(name)
+        return counts
+
     def short_names(self, graph: Graph) -> dict[str, str]:
         """New values of ``graph``, which is finished, whose hints are free now: their names and their hints."""
         if not self.hints:
             return {}
-        taken = set(graph.names)
+        taken = {*self.graph.names, *(name for name, op in self._made.items() if op is not None)}
+        taken -= self._went.union(name for name, op in self._made.items() if op is None)
+        taken = taken.difference(weight.name for weight in self.graph.weights).union(graph.recipes)
         short: dict[str, str] = {}
         for name, hint in self.hints.items():
             if name in taken and hint not in taken:
