@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 
 from cacheir.runtime.engine.plan_step import EngineLimits
 from cacheir.testing.fake_model import FakeExecutor
@@ -118,3 +119,71 @@ def test_a_client_that_closes_its_sending_side_leaves_nothing_running(live):
     live.wait("running", 0)
     assert live.bench.engine.state.counters.requests["cancelled"] == 1
     connection.close()
+
+
+def test_case_d27_of_twenty_one_requests_each_is_counted_once(make):
+    """10 good ones, 5 whose clients go, 3 with a bad value, 2 that find the queue full, 1 that fails."""
+    executor, slow = FakeExecutor(run_ahead=False, groups=1, script=lambda history: 98), threading.Event()
+
+    def fault(step: Any, row: Any) -> str | None:
+        slow.wait(0.002)
+        return "no memory" if row.tokens[0] == ord("x") else None
+
+    executor.fault = fault
+    limits = EngineLimits(max_batch=2, max_rows=2, max_tokens=64, chunk_tokens=64, max_queue=3)
+    bench = make(executor, engine={"limits": limits}, max_seq=4096, kv_tokens=40_000)
+    live, connections = Live(bench), list[socket.socket]()
+    try:
+        usages, ask = [], {"temperature": 0, "ignore_eos": True}
+        # The last two are equal: of 33 tokens the whole pages before the last one are known, which are 32.
+        for prompt in (*(f"{number} good" for number in range(8)), "y" * 33, "y" * 33):
+            usages.append(bench.post("/v1/completions", prompt=prompt, max_tokens=3, **ask).json()["usage"])
+        going = {"max_tokens": 3000, "stream": True, **ask}
+        connections += [live.ask({**going, "prompt": f"{letter} goes"}) for letter in "ab"]
+        live.wait("running", 2)
+        connections += [live.ask({**going, "prompt": f"{letter} goes"}) for letter in "cde"]
+        live.wait("waiting", 3)
+        for number in range(2):
+            assert bench.post("/v1/completions", prompt=f"{number} late", max_tokens=3).status_code == 429
+        assert connections[0].recv(64)  # a stream has begun
+        for connection in connections:
+            reset(connection)
+        live.wait("running", 0)
+        live.wait("waiting", 0)
+        for _ in range(3):
+            assert bench.post("/v1/completions", prompt="a", temperature=-1).status_code == 400
+        assert bench.post("/v1/completions", prompt="x", max_tokens=3).status_code == 500
+        scrapes = [bench.client.get("/metrics").text for _ in range(3)]
+    finally:
+        live.stop()
+        for connection in connections:
+            connection.close()
+    assert scrapes[0] == scrapes[1] == scrapes[2]
+    values = {}
+    for family in text_string_to_metric_families(scrapes[0]):
+        for sample in family.samples:
+            values[(sample.name, *sorted(sample.labels.values()))] = sample.value
+            if family.type == "counter":
+                assert sample.name.endswith(("_total", "_created")), sample.name
+    outcomes = {key[1]: value for key, value in values.items() if key[0] == "cacheir_requests_total"}
+    assert outcomes == {
+        "length": 10,
+        "cancelled": 5,
+        "rejected": 3,
+        "refused": 2,
+        "error": 1,
+        "stop": 0,
+        "deadline": 0,
+    }
+    assert sum(outcomes.values()) == 21
+    assert values["cacheir_queue_depth", "running"] == values["cacheir_queue_depth", "waiting"] == 0
+    # Tokens are those of the answers, of whoever went before the end too.
+    told = {name: tokens for name, (_, tokens, _) in bench.engine.recorder._jobs.items()}
+    assert len(told) == 16 and all(tokens == [98] * len(tokens) for tokens in told.values())
+    assert values["cacheir_generation_tokens_total",] == sum(map(len, told.values()))
+    good = sum(usage["completion_tokens"] for usage in usages)
+    assert good == 30 < sum(map(len, told.values()))
+    prompts = sum(usage["prompt_tokens"] for usage in usages)
+    assert values["cacheir_prompt_tokens_total",] == prompts + 5 * len("a goes") + len("x")
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0] * 9 + [32]
+    assert values["cacheir_prefix_tokens_total", "", "hit"] == 32

@@ -28,6 +28,7 @@ _IMPORTERS, _CORE = "cacheir-importers/tests", "cacheir-core/tests"
 _ENGINE = f"{_CORE}/runtime/test_engine_cases.py"
 _COMPLETIONS = "cacheir-server/tests/test_completions.py"
 _REFUSALS = "cacheir-server/tests/test_refusals.py"
+_EXACT = "cacheir-server/tests/test_exact_cases.py"
 _FAULTY, _OPTIONAL = "tests/plugins/test_faulty_distributions.py", "tests/plugins/test_optional_dependencies.py"
 _STARTUP = "tests/startup/test_startup.py"
 
@@ -160,8 +161,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         f"{_COMPLETIONS}::test_case_d07_the_reason_is_each_choices_own",
         f"{_CORE}/runtime/test_answer.py::test_case_d07_an_ending_token_within_the_limit_is_a_stop",
     ),
-    "D09": (f"{_COMPLETIONS}::test_case_d09_logprobs_are_finite_and_bytes_join_to_the_text",),
-    "D10": (f"{_COMPLETIONS}::test_case_d10_echo_with_no_tokens_scores_the_prompt_hot_and_cold_alike",),
+    "D09": (
+        f"{_COMPLETIONS}::test_case_d09_logprobs_are_finite_and_bytes_join_to_the_text",
+        f"{_EXACT}::test_case_d09_logprobs_of_a_chat_are_strict_json_and_the_models_own",
+        f"{_EXACT}::test_case_d09_a_vocabulary_smaller_than_what_is_asked_for",
+    ),
+    "D10": (
+        f"{_COMPLETIONS}::test_case_d10_echo_with_no_tokens_scores_the_prompt_hot_and_cold_alike",
+        f"{_EXACT}::test_case_d10_the_scores_of_an_echoed_prompt_are_right",
+    ),
     "D11": (f"{_COMPLETIONS}::test_case_d11_the_limits_of_tokens",),
     "D12": (
         f"{_REFUSALS}::test_case_d12_bad_values_are_named",
@@ -185,13 +193,17 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "D18": (f"{_COMPLETIONS}::test_case_d18_a_prompt_that_is_too_long_says_both_numbers",),
     "D19": (f"{_REFUSALS}::test_case_d19_what_cannot_fit_the_pages_is_refused_and_the_rest_ends",),
     "D20": (f"{_ENGINE}::test_d20_neither_long_nor_short_prompts_starve",),
-    "D21": (f"{_REFUSALS}::test_case_d21_a_full_queue_refuses_at_once_and_frees_its_places",),
+    "D21": (
+        f"{_REFUSALS}::test_case_d21_a_full_queue_refuses_at_once_and_frees_its_places",
+        f"{_EXACT}::test_case_d21_of_fifty_five_are_taken_and_the_rest_told_in_json",
+    ),
     "D22": (f"{_REFUSALS}::test_case_d22_every_route_needs_the_key",),
     "D24": (f"{_REFUSALS}::test_case_d24_a_model_is_a_name",),
     "D25": (f"{_REFUSALS}::test_case_d25_a_body_above_the_limit_is_not_read",),
     "D27": (
         f"{_REFUSALS}::test_case_d27_metrics_add_up_and_stand_still_while_idle",
         f"{_REFUSALS}::test_case_d27_the_names_types_and_labels_are_these",
+        "cacheir-server/tests/test_disconnects.py::test_case_d27_of_twenty_one_requests_each_is_counted_once",
     ),
     "D29": (
         f"{_REFUSALS}::test_case_d29_what_is_no_request",
