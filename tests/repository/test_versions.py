@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+BOUND = re.compile(r"([a-z][a-z0-9-]+)>=([0-9][0-9.]*)")
+HINT = re.compile(rf"pip install '{BOUND.pattern}'")
 SIBLING = re.compile(r"(cacheir-[a-z]+)(\[[a-z,]+\])?(.*)")
 
 
@@ -37,3 +40,24 @@ def test_third_party_requirements_have_a_lower_bound(packages: dict[str, dict[st
     for name, data in packages.items():
         for line in data["project"]["dependencies"]:
             assert ">=" in line, f"{name}: {line} has no lower bound"
+
+
+def test_a_package_is_asked_for_with_one_lower_bound(
+    packages: dict[str, dict[str, Any]], metapackage: dict[str, Any], root: Path, source_files: list[Path]
+) -> None:
+    """In the packages, their extras, the tests' own list, and the hints that tell a user what to install."""
+    asked = (root / "tests" / "requirements.txt").read_text(encoding="utf-8").split("\n")
+    for data in (*packages.values(), metapackage):
+        project = data["project"]
+        asked += [
+            *project["dependencies"],
+            *(line for group in project["optional-dependencies"].values() for line in group),
+        ]
+    bounds: dict[str, set[str]] = {}
+    for line in asked:
+        if match := BOUND.fullmatch(line):
+            bounds.setdefault(match[1], set()).add(match[2])
+    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+    hints = {match for path in source_files for match in HINT.findall(path.read_text(encoding="utf-8"))}
+    assert {"llguidance", "matplotlib"} <= {name for name, _ in hints}
+    assert {(name, bound) for name, bound in hints if name in bounds and bounds[name] != {bound}} == set()
