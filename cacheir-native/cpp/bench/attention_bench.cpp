@@ -26,7 +26,9 @@ int main() {
   std::vector<int32_t> slots(tokens), pages(tokens / 16);
   for (int t = 0; t < tokens; ++t) slots[static_cast<size_t>(t)] = t;
   for (int p = 0; p < tokens / 16; ++p) pages[static_cast<size_t>(p)] = p;
+  for (bool rounded : {false, true})
   for (KvFormat format : {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::int8}) {
+    const int most = rounded ? kMaxQueryRows : kExactQueryRows;
     KvPool pool(table, format, 1, heads, dim, tokens / 16, 16);
     const KvLayer layer = pool.layer(0);
     const AppendKv append{&layer, values.data(), values.data(), heads * dim, heads, slots.data(), 0, tokens};
@@ -37,12 +39,13 @@ int main() {
       best_append = std::min(best_append, cpu() - start);
       const auto run = [&](int first, int last) {
         for (int h = 0; h < heads; ++h)
-          for (int i = first * group; i < last * group; i += kMaxQueryRows) {
+          for (int i = first * group; i < last * group; i += most) {
             Attend task{};
             task.kv = &layer;
             task.head = h;
             task.pages = pages.data();
-            task.rows = std::min(kMaxQueryRows, last * group - i);
+            task.rows = std::min(most, last * group - i);
+            task.rounded = rounded;
             task.scale = 0.125f;
             task.scratch = scratch.data();
             for (int m = 0; m < task.rows; ++m) {
@@ -65,6 +68,6 @@ int main() {
       best_token = std::min(best_token, cpu() - start);
     }
     const double operations = 2.0 * 2 * dim * heads * group * tokens * (tokens + 1) / 2;
-    std::printf("%s kv %d: append %.3f ms, prompt of %d %.2f ms (%.1f GFLOP/s), one token %.1f us\n", table.name, static_cast<int>(format), best_append * 1e3, tokens, best_prompt * 1e3, operations / best_prompt / 1e9, best_token * 1e6);
+    std::printf("%s kv %d rounded %d: append %.3f ms, prompt of %d %.2f ms (%.1f GFLOP/s), one token %.1f us\n", table.name, static_cast<int>(format), rounded, best_append * 1e3, tokens, best_prompt * 1e3, operations / best_prompt / 1e9, best_token * 1e6);
   }
 }

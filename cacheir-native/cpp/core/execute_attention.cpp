@@ -8,6 +8,8 @@
 namespace cacheir {
 namespace {
 
+constexpr int kManyTasks = 8;  // for each worker: enough to share evenly
+
 void clear_state(float* state, size_t padded) {
   state[0] = -std::numeric_limits<float>::infinity();
   std::fill_n(state + 1, padded + 1, 0.0f);
@@ -22,9 +24,10 @@ struct Plan {
   int heads, group, dim;  // query heads, query heads of a KV head, head size
   float scale;
   int window;
+  int most;  // query rows of a tile
 
   int queries(int row) const { return step->rows[static_cast<size_t>(row)].tokens * group; }
-  int tiles(int row) const { return (queries(row) + kMaxQueryRows - 1) / kMaxQueryRows; }
+  int tiles(int row) const { return (queries(row) + most - 1) / most; }
 
   // Query `index` of a row and KV head: its place in q and out, in floats.
   size_t offset(int row, int head, int index) const {
@@ -58,19 +61,23 @@ void Executor::attention(const Instruction& i) {
   const size_t padded = static_cast<size_t>(kv.padded_dim), state_floats = padded + 2;
   const int kv_heads = pool.heads(), batch = static_cast<int>(r.step_.rows.size());
   const float scale = i.scale != 0 ? static_cast<float>(i.scale) : 1.0f / std::sqrt(static_cast<float>(kv.head_dim));
-  const Plan plan{&r.step_, &r.step_.groups[static_cast<size_t>(i.group)], at(i.q), at(i.out), static_cast<int>(i.heads),
-                  static_cast<int>(i.heads) / kv_heads, kv.head_dim, scale, static_cast<int>(i.window)};
+  Plan plan{&r.step_, &r.step_.groups[static_cast<size_t>(i.group)], at(i.q), at(i.out), static_cast<int>(i.heads),
+                  static_cast<int>(i.heads) / kv_heads, kv.head_dim, scale, static_cast<int>(i.window), 0};
+  const bool rounded = !r.options_.precise && r.table_.bf16_dot;
   int total = 0, chunks = 1;
-  for (int b = 0; b < batch; ++b) {
-    total += plan.tiles(b) * kv_heads;
-    const StepRow& row = r.step_.rows[static_cast<size_t>(b)];
-    chunks = std::max(chunks, (row.position + row.tokens - 1) / kChunkKeys + 1);
+  for (const StepRow& row : r.step_.rows) chunks = std::max(chunks, (row.position + row.tokens - 1) / kChunkKeys + 1);
+  // Large tiles share work, small ones are spread more evenly.
+  for (plan.most = rounded ? kMaxQueryRows : kExactQueryRows;; plan.most /= 2) {
+    total = 0;
+    for (int b = 0; b < batch; ++b) total += plan.tiles(b) * kv_heads;
+    if (plan.most <= kRoundedQueryRows || total >= kManyTasks * workers()) break;
   }
   float* scratch = r.scratch_[static_cast<size_t>(worker)];
   float* states = scratch + round_up(attend_scratch_floats(kv.head_dim), 16);
   Attend task{};
   task.kv = &kv;
   task.window = plan.window;
+  task.rounded = rounded;
   task.scale = scale;
   task.softcap = static_cast<float>(i.softcap);
   task.scratch = scratch;
@@ -103,7 +110,7 @@ void Executor::attention(const Instruction& i) {
 
   // States lie [task][chunk][query of the tile]; a chunk that a tile does not see leaves nothing.
   const auto state_of = [&](int number, int chunk, int m) {
-    return r.partials_ + (static_cast<size_t>(number * chunks + chunk) * kMaxQueryRows + static_cast<size_t>(m)) * state_floats;
+    return r.partials_ + (static_cast<size_t>(number * chunks + chunk) * kRoundedQueryRows + static_cast<size_t>(m)) * state_floats;
   };
   while (true) {
     const auto [unit, part] = r.pool_.next_piece(total * chunks, 1);

@@ -84,7 +84,7 @@ struct Checker {
     needs.attend_floats = std::max(needs.attend_floats, attend_scratch_floats(kv.head_dim()) + kMaxQueryRows * (padded + 2) + 64);
     const size_t chunks = static_cast<size_t>(runner.options_.max_seq + kChunkKeys - 1) / kChunkKeys;
     const size_t tasks = static_cast<size_t>(kFewTasks * runner.threads());
-    needs.partial_floats = std::max(needs.partial_floats, tasks * chunks * kMaxQueryRows * (padded + 2));
+    needs.partial_floats = std::max(needs.partial_floats, tasks * chunks * kRoundedQueryRows * (padded + 2));
   }
 
   void qkv(const Instruction& i) {

@@ -30,6 +30,7 @@ using namespace cacheir;
 #include "../kernels/pack_rows.inc"
 #include "../kernels/matmul.inc"
 #include "../kernels/attention.inc"
+#include "../kernels/attention_rounded.inc"
 
 const KernelTable table = {CACHEIR_TEXT(CACHEIR_ISA),
                            CACHEIR_HAS_BF16_DOT,

@@ -121,4 +121,56 @@ V VF dot2(VF acc, VB w, const uint16_t* a) {
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const AliasedInt*>(a)));
   return acc;
 }
+// 32 numbers of bf16 in their order, and as pairs of one of each.
+V VB bf16_row(VF low, VF high) { return reinterpret_cast<VB>(_mm512_cvtne2ps_pbh(high, low)); }
+V VB bf16_pairs(VF first, VF second) {
+  const __m512i places = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
+                                          19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(places, bf16_row(first, second));
+}
+V void bstore(void* p, VB x) { _mm512_storeu_si512(p, x); }
+// M rows of 16 words each become 16 columns of M words, one after the other: the first `wanted` of them.
+template <int M> V void store_columns(VB* x, uint32_t* to, int wanted) {
+  __m512i y[16];
+  for (int i = M; i < 16; ++i) x[i] = _mm512_setzero_si512();
+CACHEIR_UNROLL(8)
+  for (int i = 0; i < 8; ++i) {
+    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+CACHEIR_UNROLL(4)
+  for (int i = 0; i < 4; ++i)
+CACHEIR_UNROLL(2)
+    for (int j = 0; j < 2; ++j) {
+      x[4 * i + 2 * j] = _mm512_unpacklo_epi64(y[4 * i + j], y[4 * i + 2 + j]);
+      x[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(y[4 * i + j], y[4 * i + 2 + j]);
+    }
+CACHEIR_UNROLL(4)
+  for (int j = 0; j < 4; ++j) {
+    y[j] = _mm512_shuffle_i32x4(x[j], x[4 + j], 0x88);
+    y[4 + j] = _mm512_shuffle_i32x4(x[j], x[4 + j], 0xdd);
+    y[8 + j] = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0x88);
+    y[12 + j] = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0xdd);
+  }
+CACHEIR_UNROLL(8)
+  for (int j = 0; j < 8; ++j) {
+    x[j] = _mm512_shuffle_i32x4(y[j], y[8 + j], 0x88);
+    x[8 + j] = _mm512_shuffle_i32x4(y[j], y[8 + j], 0xdd);
+  }
+  constexpr __mmask16 lanes = static_cast<__mmask16>((1u << M) - 1);
+CACHEIR_UNROLL(16)
+  for (int i = 0; i < 16; ++i)
+    if (i < wanted) _mm512_mask_storeu_epi32(to + i * M, lanes, x[i]);
+}
+// 2^x to about 18 bits; 0 exactly below -126, NaN stays NaN.
+V VF vexp2_short(VF x) {
+  const __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLE_UQ);
+  const VF n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
+  VF p = vset(9.6004e-3f);
+  p = vfma(p, r, vset(5.591689e-2f));
+  p = vfma(p, r, vset(2.4023718e-1f));
+  p = vfma(p, r, vset(6.9312199e-1f));
+  p = vfma(p, r, vset(1.0f));
+  return _mm512_maskz_scalef_ps(kept, p, n);
+}
 #endif

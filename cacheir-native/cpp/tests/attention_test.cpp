@@ -49,7 +49,7 @@ Cache fill(std::mt19937& random, const KernelTable& table, KvFormat format, int 
 }
 
 // `rows` queries of KV head `head` at positions; sequentially, or chunk by chunk and merged.
-std::vector<float> attend(const KernelTable& table, const Cache& cache, int head, const std::vector<float>& q, const std::vector<int32_t>& positions, int window, float softcap, bool split) {
+std::vector<float> attend(const KernelTable& table, const Cache& cache, int head, const std::vector<float>& q, const std::vector<int32_t>& positions, int window, float softcap, bool rounded, bool split) {
   const KvLayer layer = cache.pool.layer(1);
   const int dim = layer.head_dim, rows = static_cast<int>(positions.size());
   const size_t state_floats = static_cast<size_t>(layer.padded_dim) + 2;
@@ -58,15 +58,17 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, int head
     std::fill(all.begin(), all.end(), 0.0f);
     for (size_t m = 0; m < kMaxQueryRows; ++m) all[m * state_floats] = -INFINITY;
   };
-  for (int first = 0; first < rows; first += kMaxQueryRows) {
+  const int most = rounded ? kMaxQueryRows : kExactQueryRows;
+  for (int first = 0; first < rows; first += most) {
     Attend task{};
     task.kv = &layer;
     task.head = head;
     task.pages = cache.pages.data();
-    task.rows = std::min(kMaxQueryRows, rows - first);
+    task.rows = std::min(most, rows - first);
     task.window = window;
     task.scale = 0.17f;
     task.softcap = softcap;
+    task.rounded = rounded;
     task.scratch = scratch.data();
     int highest = 0;
     for (int m = 0; m < task.rows; ++m) {
@@ -91,14 +93,17 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, int head
   return out;
 }
 
-void check_attention(std::mt19937& random, const KernelTable& table, KvFormat format, int dim, int window) {
+// In the rounded form the oracle takes rounded queries, keys and values; weights may err by half a unit of bf16.
+void check_attention(std::mt19937& random, const KernelTable& table, KvFormat format, int dim, int window, bool rounded) {
   const float softcap = window ? 1.5f : 0.0f;
-  const int heads = 2, tokens = 300 + static_cast<int>(random() % 90), rows = 23;
+  const int heads = 2, tokens = 300 + static_cast<int>(random() % 90), rows = rounded ? 65 : 23;
+  const auto rounds = [&](float x, bool does) { return static_cast<double>(rounded && does ? from_bf16(to_bf16(x)) : x); };
+  const bool rounds_cache = format != KvFormat::int8;  // codes are bf16 numbers
   const Cache cache = fill(random, table, format, heads, dim, tokens);
   const std::vector<float> q = check::normal(random, static_cast<size_t>(rows * dim));
   std::vector<int32_t> positions;
   for (int m = 0; m < rows; ++m) positions.push_back(m < 3 ? m : static_cast<int32_t>(random() % static_cast<unsigned>(tokens)));
-  const std::vector<float> got = attend(table, cache, 1, q, positions, window, softcap, false);
+  const std::vector<float> got = attend(table, cache, 1, q, positions, window, softcap, rounded, false);
   for (int m = 0; m < rows; ++m) {
     const int last = positions[static_cast<size_t>(m)], first = window ? std::max(0, last - window + 1) : 0;
     std::vector<double> score;
@@ -106,21 +111,25 @@ void check_attention(std::mt19937& random, const KernelTable& table, KvFormat fo
     const auto key = [&](int t, int d) { return (static_cast<size_t>(t) * heads + 1) * static_cast<size_t>(dim) + static_cast<size_t>(d); };
     for (int t = first; t <= last; ++t) {
       double s = 0;
-      for (int d = 0; d < dim; ++d) s += static_cast<double>(q[static_cast<size_t>(m * dim + d)]) * cache.k[key(t, d)];
+      for (int d = 0; d < dim; ++d) s += rounds(q[static_cast<size_t>(m * dim + d)], true) * rounds(cache.k[key(t, d)], rounds_cache);
       score.push_back(softcap > 0 ? softcap * std::tanh(s * 0.17f / softcap) : s * 0.17f);
       top = std::max(top, score.back());
     }
     for (double& s : score) sum += s = std::exp(s - top);
     for (int d = 0; d < dim; ++d) {
-      double expected = 0;
-      for (int t = first; t <= last; ++t) expected += score[static_cast<size_t>(t - first)] / sum * cache.v[key(t, d)];
+      double expected = 0, size = 0;
+      for (int t = first; t <= last; ++t) {
+        const double part = score[static_cast<size_t>(t - first)] / sum * rounds(cache.v[key(t, d)], rounds_cache);
+        expected += part;
+        size += std::fabs(part);
+      }
       const float value = got[static_cast<size_t>(m * dim + d)];
-      CHECK(std::fabs(value - expected) < 2e-5, "%s format %d dim %d window %d position %d: %g, not %g", table.name, static_cast<int>(format), dim, window, last, value, expected);
+      CHECK(std::fabs(value - expected) < 2e-5 + (rounded ? size / 256 : 0), "%s format %d dim %d window %d rounded %d position %d: %g, not %g", table.name, static_cast<int>(format), dim, window, rounded, last, value, expected);
     }
     const std::vector<float> one(q.begin() + m * dim, q.begin() + (m + 1) * dim);
     for (bool split : {false, true}) {
-      const std::vector<float> alone = attend(table, cache, 1, one, {last}, window, softcap, split);
-      CHECK(std::memcmp(alone.data(), got.data() + m * dim, static_cast<size_t>(dim) * 4) == 0, "%s format %d dim %d window %d: position %d alone differs (split %d)", table.name, static_cast<int>(format), dim, window, last, split);
+      const std::vector<float> alone = attend(table, cache, 1, one, {last}, window, softcap, rounded, split);
+      CHECK(std::memcmp(alone.data(), got.data() + m * dim, static_cast<size_t>(dim) * 4) == 0, "%s format %d dim %d window %d rounded %d: position %d alone differs (split %d)", table.name, static_cast<int>(format), dim, window, rounded, last, split);
     }
   }
 }
@@ -131,7 +140,9 @@ int main() {
   std::mt19937 random(std::random_device{}());
   for (const KernelTable* table : supported_tables())
     for (int f = 0; f < 4; ++f)
-      for (int dim : {64, 80, 20})
-        for (int window : {0, 100}) check_attention(random, *table, static_cast<KvFormat>(f), dim, window);
+      for (int dim : {64, 80, 20, 15})
+        for (int window : {0, 100})
+          for (bool rounded : {false, true})
+            if (!rounded || table->bf16_dot) check_attention(random, *table, static_cast<KvFormat>(f), dim, window, rounded);
   return check::result("attention");
 }

@@ -8,7 +8,8 @@ from cacheir.plugins import KernelSpec
 
 TARGET = "cpu.native"
 
-# Ops without weights in products: one kernel each, which computes in f32.
+# Ops without weights in products: one kernel each, which computes in f32; attention rounds to bf16 where the runner's
+# products are rounded too (docs/native.md).
 _PLAIN = (
     "embedding",
     "rope_table",

@@ -8,7 +8,9 @@ namespace cacheir {
 
 constexpr int kMaxTileRows = 12;
 constexpr int kChunkKeys = 128;      // keys of one partial softmax, counted from position 0
-constexpr int kMaxQueryRows = 6;     // query rows that one attend task takes
+constexpr int kExactQueryRows = 6;     // query rows that one attend task takes in f32
+constexpr int kMaxQueryRows = 48;      // ... where its products are of bf16; all share a conversion of keys and values
+constexpr int kRoundedQueryRows = 12;  // ... of which so many are computed at once
 constexpr int kMaxChunkTiles = kChunkKeys / 16;
 
 // Rows of a step packed for matmuls: tiles of 12, 8, 4, 2 or 1 rows (fewer kinds where registers are few; tile_rows of
@@ -82,8 +84,10 @@ struct AppendKv {
   int first, last;  // tokens
 };
 
-// Up to kMaxQueryRows query rows of one KV head and one sequence against chunks [first_chunk, last_chunk).
+// Up to kExactQueryRows or kMaxQueryRows query rows of one KV head and one sequence against chunks [first_chunk, last_chunk).
 // state: for each row the largest score, the sum of weights, then the weighted values [padded_dim].
+// `rounded` multiplies bf16 pairs and adds in f32: queries, keys, values and weights are rounded, scores are not. It has
+// no effect on a set without bf16_dot.
 struct Attend {
   const KvLayer* kv;
   int head;
@@ -91,13 +95,15 @@ struct Attend {
   const float* q[kMaxQueryRows];
   int32_t position[kMaxQueryRows];
   int rows, window, first_chunk, last_chunk;
+  bool rounded;
   float scale, softcap;  // scores become softcap * tanh(score / softcap), where it is not 0
   float* state[kMaxQueryRows];
   float* scratch;  // attend_scratch_floats(head_dim)
 };
+// Queries, scores, weights and weighted values of rows; where rounded, a chunk's keys and values too.
 constexpr size_t attend_scratch_floats(int head_dim) {
-  return static_cast<size_t>(kMaxQueryRows) *
-         (static_cast<size_t>(head_dim) + kChunkKeys + round_up(static_cast<size_t>(head_dim), 16)) + 64;
+  const size_t dim = round_up(static_cast<size_t>(head_dim), 16);
+  return kMaxQueryRows * dim + kRoundedQueryRows * (kChunkKeys + kChunkKeys / 2 + dim) + kChunkKeys * dim + 64;
 }
 
 struct Rope {
