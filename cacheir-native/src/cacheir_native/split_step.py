@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from cacheir.errors import RequestError
 from cacheir.runtime.executor import CallTiming, Row, RowOutput, Sink, Step, StepOutput
-from cacheir.runtime.row_outputs import logits_output, token_output
-from cacheir.runtime.sampling import SamplingParams
+from cacheir.runtime.row_outputs import head_of, row_output
+from cacheir.runtime.sampled_rows import sampled_head_inputs
+from cacheir.runtime.slots import Slots
 from cacheir.schedule.program import Program
 from cacheir_native.assemble import Assembled, Stretch, main_sizes
 from cacheir_native.host_calls import HostCalls
@@ -30,8 +31,7 @@ class SplitStepper:
         self._program = program
         self._assembled = assembled
         self._host = host
-        self._last_tokens: dict[int, int] = {}
-        self._sampling: dict[int, SamplingParams] = {}
+        self._slots = Slots()
 
     def run(self, step: Step) -> StepOutput:
         """The step's output."""
@@ -79,61 +79,32 @@ class SplitStepper:
             timings.append(CallTiming(graph=name.graph, node=name.node, kernel=kernel, calls=1, seconds=seconds))
         outputs = output_rows(asked, self._runner.heads())
         return StepOutput(
-            rows=tuple(
-                self._kept(self._finish(step.mode, row, head, output) if head else output)
-                for row, head, output in zip(rows, heads, outputs)
-            )
+            rows=tuple(self._finish(step.mode, row, head, output) for row, head, output in zip(rows, heads, outputs))
         )
 
     def _with_tokens(self, row: Row) -> Row:
-        if row.sampling is not None:
-            self._sampling[row.slot] = row.sampling
-        if row.tokens:
-            return row
-        if row.slot not in self._last_tokens:
-            raise RequestError(f"slot {row.slot} is asked to go on, but has no last token")
-        return replace(row, tokens=(self._last_tokens[row.slot],))
-
-    def _kept(self, output: RowOutput) -> RowOutput:
-        if output.token is not None:
-            self._last_tokens[output.slot] = output.token
-        return output
+        self._slots.of(row)  # it keeps the parameters that the row brings
+        return replace(row, tokens=self._slots.tokens(row))
 
     def _host_head(self, mode: str, row: Row) -> str:
         """The head that the host must compute for ``row``, "" where the runner does or there is none."""
         if row.want in ("nothing", "hidden"):
             return ""
-        if row.want in ("logits", "logprobs"):
-            head = "head.logits"
-        else:
-            sampling = self._sampling.get(row.slot)
-            head = "head.greedy" if row.mask is None and (sampling is None or sampling.greedy) else "head.sampled"
+        head = head_of(row, self._slots)
         return head if (mode, head) in self._assembled.host_heads else ""
 
     def _finish(self, mode: str, row: Row, head: str, output: RowOutput) -> RowOutput:
+        """The row's output; ``output`` has its hidden states where the host computes ``head``, "" for none."""
+        if not head:
+            if output.token is not None:
+                self._slots.of(row).last_token = output.token
+            return output
         assert output.hidden is not None
         given: dict[str, NDArray[Any]] = {"rows": output.hidden}
         if head == "head.sampled":
-            given |= self._sampling_inputs(row, len(output.hidden))
-        result = self._host.run_head(self._assembled.host_heads[mode, head], given)
-        if head == "head.logits":
-            return logits_output(row, result, finite=bool(np.isfinite(result).all()))
-        return token_output(row, int(result[-1]))
-
-    def _sampling_inputs(self, row: Row, count: int) -> dict[str, NDArray[Any]]:
-        params = self._sampling.get(row.slot) or SamplingParams()
-        words = -(-self._vocabulary() // 32)
-        mask = np.full(words, 0xFFFFFFFF, np.uint32) if row.mask is None else row.mask
-        one = {
-            "temperature": np.float32(params.temperature),
-            "top_k": np.int32(params.top_k),
-            "top_p": np.float32(params.top_p),
-            "min_p": np.float32(params.min_p),
-            "seed": np.uint64(params.seed or 0),
-            "position": np.int32(row.position + len(row.tokens) - 1),
-            "draw": np.int32(row.draw),
-        }
-        return {name: np.full(count, value) for name, value in one.items()} | {"mask": np.tile(mask, (count, 1))}
+            owners = [row] * len(output.hidden)
+            given |= sampled_head_inputs(owners, self._slots, -(-self._vocabulary() // 32))
+        return row_output(row, head, self._host.run_head(self._assembled.host_heads[mode, head], given), self._slots)
 
     def _vocabulary(self) -> int:
         assert self._program.spec is not None  # load took it
