@@ -78,10 +78,12 @@ def child(arguments: list[str]) -> None:
     sys.stdout = Watched(sys.stdout)  # type: ignore[assignment]
     signal.signal(signal.SIGALRM, sample)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-    from cacheir.cli.main import run
+    from cacheir.cli.main import main
 
-    code = run(arguments)
-    print(json.dumps({"code": code, "seconds": spent}), file=sys.stderr)
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        print(json.dumps({"code": ended.code, "seconds": spent}), file=sys.stderr)
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -11,23 +11,38 @@
 namespace cacheir {
 namespace {
 
+// Matrices to pack, their panels numbered through.
 struct PackJob {
   ThreadPool* pool;
-  const std::vector<StoredMatrix>* from;
-  const std::vector<Matrix>* to;
+  std::vector<StoredMatrix> from;
+  std::vector<Matrix> to;
+  std::vector<int> first;  // number of each matrix's first panel
+  int panels = 0;
+
+  void add(const StoredMatrix& matrix, const Matrix& packed) {
+    from.push_back(matrix);
+    to.push_back(packed);
+    first.push_back(panels);
+    if (packed.panels > INT32_MAX / 2 - panels) throw std::invalid_argument("too many rows are packed at once");
+    panels += packed.panels;
+  }
 };
 
+// Workers meet once, when all is packed: at load the program's own thread wants a processor too, and each time that they
+// met they would wait for the one that had to give its own away.
 void pack_worker(void* context, int) {
   const PackJob& job = *static_cast<PackJob*>(context);
-  for (size_t i = 0; i < job.from->size(); ++i) {
-    const Matrix& matrix = (*job.to)[i];
-    constexpr int grain = 8;
-    while (true) {
-      const auto [first, count] = job.pool->next_piece(matrix.panels, grain);
-      if (count == 0) break;
-      pack_panels((*job.from)[i], matrix, first, first + count);
+  constexpr int grain = 8;
+  size_t at = 0;
+  while (true) {
+    auto [panel, count] = job.pool->next_piece(job.panels, grain);
+    if (count == 0) return;
+    for (const int last = panel + count; panel < last;) {
+      while (at + 1 < job.first.size() && job.first[at + 1] <= panel) ++at;
+      const int end = std::min(last, job.first[at] + job.to[at].panels);
+      pack_panels(job.from[at], job.to[at], panel - job.first[at], end - job.first[at]);
+      panel = end;
     }
-    job.pool->barrier();
   }
 }
 
@@ -45,7 +60,7 @@ int64_t Runner::reserve(size_t bytes) {
   return static_cast<int64_t>(place);
 }
 
-int64_t Runner::add_weight(const std::vector<StoredMatrix>& matrices, bool pair) {
+Weight Runner::lay_out(const std::vector<StoredMatrix>& matrices, bool pair) {
   if (matrices.empty() || (pair && matrices.size() != 2)) throw std::invalid_argument("a weight takes at least one matrix, a pair two");
   Weight weight;
   weight.pair = pair;
@@ -70,14 +85,25 @@ int64_t Runner::add_weight(const std::vector<StoredMatrix>& matrices, bool pair)
     data += interleaved ? m.stride : m.stride * static_cast<size_t>(m.panels);
     if (interleaved) m.stride *= 2;
   }
-  pack(matrices, weight);
-  weights_.push_back(std::move(weight));
-  return static_cast<int64_t>(weights_.size() - 1);
+  return weight;
 }
 
-void Runner::pack(const std::vector<StoredMatrix>& from, const Weight& to) {
-  PackJob job{&pool_, &from, &to.parts};
+int64_t Runner::add_weight(const std::vector<StoredMatrix>& matrices, bool pair) { return add_weights({{matrices, pair}}).front(); }
+
+std::vector<int64_t> Runner::add_weights(const std::vector<GivenWeight>& given) {
+  PackJob job{&pool_, {}, {}, {}};
+  std::vector<Weight> made;
+  for (const auto& [matrices, pair] : given) {
+    made.push_back(lay_out(matrices, pair));
+    for (size_t i = 0; i < matrices.size(); ++i) job.add(matrices[i], made.back().parts[i]);
+  }
   pool_.run(pack_worker, &job);
+  std::vector<int64_t> handles;
+  for (Weight& weight : made) {
+    handles.push_back(static_cast<int64_t>(weights_.size()));
+    weights_.push_back(std::move(weight));
+  }
+  return handles;
 }
 
 int64_t Runner::add_vector(const float* values, size_t count) {

@@ -100,7 +100,10 @@ void ThreadPool::bind_to_cpu(int worker) {
 }
 
 void ThreadPool::run(void (*work)(void*, int), void* context) {
-  if (threads_ == 1) return work(context, 0);
+  if (threads_ == 1) {
+    work(context, 0);
+    return barrier();
+  }
   work_ = work;
   context_ = context;
   start_.value.fetch_add(1);  // sequentially consistent, like the sleepers' count: one of the two sides sees the other

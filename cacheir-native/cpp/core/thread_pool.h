@@ -36,7 +36,7 @@ class ThreadPool {
   void barrier(Ahead ahead = {});
 
   // For code inside run(): the next piece of shared work [first, first + count) of a phase, count 0 when none is left.
-  // Every worker calls it until then with equal `total` and `grain`; a barrier must follow before the next phase.
+  // Every worker calls it until then with equal `total` and `grain`; a barrier, or the end of run(), must follow before the next phase.
   struct Piece {
     int first, count;
   };

@@ -124,20 +124,18 @@ int64_t add_weight(Runner& runner, const py::sequence& parts, const std::string&
 // Several weights in one stretch without the GIL: a thread that packs takes it once for all of them.
 std::vector<int64_t> add_weights(Runner& runner, const py::sequence& weights) {
   std::vector<GivenMatrix> given;
-  std::vector<std::pair<std::vector<StoredMatrix>, bool>> all;
+  std::vector<GivenWeight> all;
   for (const py::handle weight : weights) {
     const auto pair = weight.cast<py::tuple>();
     if (pair.size() != 2) throw std::invalid_argument("a weight is given as its parts and its kind");
     all.push_back({{}, is_pair(pair[1].cast<std::string>())});
     for (const py::handle part : pair[0].cast<py::sequence>()) {
       given.push_back(matrix_of(part));
-      all.back().first.push_back(given.back().matrix);
+      all.back().matrices.push_back(given.back().matrix);
     }
   }
   py::gil_scoped_release release;
-  std::vector<int64_t> handles;
-  for (const auto& [matrices, pair] : all) handles.push_back(runner.add_weight(matrices, pair));
-  return handles;
+  return runner.add_weights(all);
 }
 
 void check_page(const KvPool& pool, int page) {

@@ -13,7 +13,7 @@ from cacheir_native.own_formats import PANELS, as_blocks
 
 # What is packed in one stretch without the GIL. Then the file's pages are given back, so that both copies are never in
 # memory.
-BATCH_BYTES = 1 << 24
+BATCH_BYTES = 1 << 25
 
 Part = tuple[str, Any, int, int]  # format, C-contiguous array of its bytes, rows, columns
 

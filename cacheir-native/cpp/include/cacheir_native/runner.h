@@ -25,6 +25,12 @@ struct RunnerOptions {
 };
 
 // Matrices under each other (a stack), or gate and up (a pair); all with equal columns.
+struct GivenWeight {
+  std::vector<StoredMatrix> matrices;
+  bool pair;
+};
+
+// The same, packed.
 struct Weight {
   std::vector<Matrix> parts;
   std::vector<Act> kinds;
@@ -84,6 +90,7 @@ class Runner {
   // Building.
   int64_t reserve(size_t bytes);  // a place of `bytes` in the arena
   int64_t add_weight(const std::vector<StoredMatrix>& matrices, bool pair);
+  std::vector<int64_t> add_weights(const std::vector<GivenWeight>& given);  // all packed at once
   int64_t add_vector(const float* values, size_t count);
   void open_pool(int group, KvFormat format, int layers, int heads, int head_dim, int pages, int page_tokens);
   int emit(const std::string& section, const Instruction& instruction);
@@ -118,7 +125,7 @@ class Runner {
  private:
   friend struct Executor;
   friend struct Checker;
-  void pack(const std::vector<StoredMatrix>& from, const Weight& to);
+  Weight lay_out(const std::vector<StoredMatrix>& matrices, bool pair);
   void stage_next_tokens();
   void run_code(const std::string& name, const Section& section, size_t first, size_t last, int rows);
   void find_modes();
