@@ -11,6 +11,8 @@ import pytest
 
 from cacheir import Runtime, compile_model, run_module
 from cacheir.artifact.card import CompileOptions
+from cacheir.artifact.read import read_artifact
+from cacheir.plugins.installation import default
 from cacheir.plugins.specs import PassRecord, Stage
 from cacheir_importers.tiny import write_tiny
 
@@ -60,6 +62,19 @@ def test_weights_of_experts_are_made_once(tiny: Callable[[str], Path], tmp_path:
     (record,) = [r for r in changed(records, "fold-weights") if r.mode == "decode"]
     assert record.counts == {"reshape": -3, "transpose": -3} and record.graph == "decoder_layer"
     assert_same_logits(model, {}, {"skip_passes": ("fold-weights",)})
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "qwen2_moe"])
+def test_quantised_experts_are_unpacked_once_on_numpy(family: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """A step finds the experts of all layers dense and turned; the numbers are those of unpacking in each step."""
+    model = tiny(family)
+    records = records_of(model, tmp_path / "a", quant="int4")
+    made = [record for record in changed(records, "unpack-weights") if record.mode == "decode"]
+    assert made and all(record.counts == {"dequantize": -3} for record in made)
+    program = read_artifact(tmp_path / "a", default()).program
+    for module in program.modules.values():
+        assert not any(op.name == "dequantize" for graph in module.graphs for op in graph.ops)
+    assert_same_logits(model, {"quant": "int4"}, {"quant": "int4", "skip_passes": ("unpack-weights",)})
 
 
 def test_materialised_weights_are_read_as_they_are_used(tiny: Callable[[str], Path], tmp_path: Path) -> None:

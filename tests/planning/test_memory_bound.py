@@ -85,6 +85,14 @@ def test_the_plan_is_tight_and_the_account_foretold(family: str, tmp_path: Path)
         assert foretold == owned, backend
 
 
+@pytest.mark.parametrize("backend", ["cpu", "native"])
+def test_experts_that_are_unpacked_at_load_are_foretold(backend: str, tmp_path: Path) -> None:
+    write_tiny(tmp_path / "model", family="qwen3_moe")
+    options = CompileOptions(target=backend, quant="int4", max_tokens=64, max_seq=128)
+    foretold, owned = account(open_program(tmp_path / "model", options))
+    assert foretold == owned
+
+
 @pytest.mark.parametrize("kv_dtype", ["f16", "bf16", "int8"])
 @pytest.mark.parametrize("backend", ["cpu", "native"])
 def test_other_storage_of_keys_is_foretold(backend: str, kv_dtype: str, tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ from math import prod
 from cacheir.ir.dtypes import dtype_bytes
 from cacheir.ir.graph import Graph
 from cacheir.ir.types import KVType, TensorType
-from cacheir.plugins import KernelSpec
+from cacheir.plugins import KernelSpec, QuantFormatSpec
 from cacheir.plugins.installation import default
 from cacheir.plugins.ref import resolve
 from cacheir.runtime.executor import ExecutorOptions, MemoryForecast, MemoryUse
 from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.joined_operands import wanted_weights
-from cacheir.schedule.op_cost import KEYS
+from cacheir.schedule.op_cost import KEYS, CostModel
 from cacheir.schedule.program import Program
-from cacheir_cpu.residents import is_own_form, resident_key
+from cacheir_cpu.residents import is_made, is_own_form, resident_key
 
 # Resident bytes of a launch: its records, and its views and calls in the few sizes that stay bound. Measured, as is
 # what BLAS keeps for its threads.
@@ -27,14 +27,15 @@ BLAS_BYTES = 12_000_000
 
 def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -> MemoryForecast:
     """As ``BackendSpec.memory`` promises; ``pages`` are the KV pages of each group."""
-    kernels = (options.installation or default()).kernels.by_name()
+    installation = options.installation or default()
+    kernels, formats = installation.kernels.by_name(), installation.quant_formats.by_name()
     launches = {
         (mode, graph.name): flatten(program, mode, graph.name)
         for mode, module in program.modules.items()
         for graph in (module.main, *module.heads)
     }
     use = MemoryUse(
-        weights=_weight_bytes(program, launches, kernels),
+        weights=_weight_bytes(program, launches, kernels, formats),
         kv=sum(_pool_bytes(kind, count, options) for kind, count in zip(program.groups, pages)),
         arena=max(plan.arena_bytes for plan in program.plans.values()),
     )
@@ -54,15 +55,22 @@ def most_rows(program: Program, mode: str) -> int:
 
 
 def _weight_bytes(
-    program: Program, launches: Mapping[tuple[str, str], Sequence[Launch]], kernels: Mapping[str, KernelSpec]
+    program: Program,
+    launches: Mapping[tuple[str, str], Sequence[Launch]],
+    kernels: Mapping[str, KernelSpec],
+    formats: Mapping[str, QuantFormatSpec],
 ) -> int:
-    """Every weight as the kernels want it, f32 or a form of their own, equal wishes once."""
+    """Every weight as the kernels want it, f32 or a form of their own, and what recipes make; equal wishes once."""
     keys: dict[tuple[str, tuple[str, ...]], None] = {}
     for (mode, graph), list_ in launches.items():
         main = graph == program.modules[mode].main.name
         for rows in (1, most_rows(program, mode) if main else program.max_rows):
             keys |= dict.fromkeys(resident_key(*wanted) for wanted in wanted_weights(list_, rows, kernels))
-    return sum(_form_bytes(program, layout, recipes) for layout, recipes in keys if layout)
+    made = (recipes[0] for layout, recipes in keys if not layout and is_made(recipes[0], program.sources))
+    costs = CostModel(ops={}, formats=formats)
+    return sum(_form_bytes(program, layout, recipes) for layout, recipes in keys if layout) + sum(
+        costs.stored_bytes(program.weights[recipe].type, {}) for recipe in made
+    )
 
 
 def _form_bytes(program: Program, layout: str, recipes: tuple[str, ...]) -> int:

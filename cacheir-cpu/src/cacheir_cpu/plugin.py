@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cacheir.plugins import BackendSpec, KernelSpec, PluginInfo, hookimpl
+from cacheir.plugins import BackendSpec, KernelSpec, PassSpec, PluginInfo, Stage, hookimpl
 
 
 @hookimpl
@@ -24,6 +24,20 @@ def cacheir_register_backends() -> Iterator[BackendSpec]:
         probe="cacheir_cpu.probe:probe",
         row_classes=(1,),
         memory="cacheir_cpu.forecast:forecast",
+    )
+
+
+@hookimpl
+def cacheir_register_passes() -> Iterator[PassSpec]:
+    """What this backend wants of a graph."""
+    yield PassSpec(
+        name="unpack-weights",
+        run="cacheir_cpu.unpack_weights:unpack_weights",
+        stage=Stage.TARGET,
+        targets=("cpu",),
+        summary="Keep dense the quantised weights that an op unpacks, as kernels of this backend keep theirs.",
+        after=("quantize-weights",),
+        before=("fold-weights",),
     )
 
 

@@ -8,7 +8,7 @@ kernel's own form: ``make(stored, threads)`` gives what the kernel reads, with `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
@@ -50,9 +50,9 @@ class Residents:
     def make_all(self, wanted: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         """Make ``wanted`` (layout, recipes) ahead of the first step, on as many threads as the process may use."""
         keys = dict.fromkeys(resident_key(layout, recipes) for layout, recipes in wanted)
-        missing = [key for key in keys if key[0] and key not in self._arrays]
-        fills = [(key, self._place(*key)) for key in missing if not is_own_form(key[0])]
-        own = [key for key in missing if is_own_form(key[0])]
+        missing = [key for key in keys if key not in self._arrays and self._is_owned(key)]
+        fills = [(key, self._place(*key)) for key in missing if key[0] and not is_own_form(key[0])]
+        own = [key for key in missing if not key[0] or is_own_form(key[0])]
         with ThreadPoolExecutor(usable_cores()) as threads:
             list(threads.map(lambda fill: self._fill(fill[0], fill[1]), fills))
             self._arrays.update(zip(own, threads.map(lambda key: self._make(*key), own)))
@@ -61,12 +61,17 @@ class Residents:
     @property
     def nbytes(self) -> int:
         """Bytes owned, mapped files not counted."""
-        return sum(array.nbytes for (layout, _), array in self._arrays.items() if layout)
+        return sum(array.nbytes for key, array in self._arrays.items() if self._is_owned(key))
 
     def clear(self) -> None:
         """Let go of everything."""
         self._arrays.clear()
         self._chunk, self._used = np.empty(0, np.uint8), 0
+
+    def _is_owned(self, key: tuple[str, tuple[str, ...]]) -> bool:
+        """Whether what it stands for is made, and no view of a mapped file."""
+        layout, recipes = key
+        return bool(layout) or is_made(recipes[0], self._store.files.sources)
 
     def _make(self, layout: str, recipes: tuple[str, ...]) -> Any:
         if layout == "":
@@ -106,6 +111,11 @@ class Residents:
         array = self._chunk[self._used : self._used + nbytes].view(np.float32).reshape(shape)
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return array
+
+
+def is_made(recipe: str, sources: Container[str]) -> bool:
+    """Whether ``recipe`` makes something that is in no file; ``sources`` are the keys of what files have."""
+    return not recipe.startswith("stored ") and recipe not in sources
 
 
 def is_own_form(layout: str) -> bool:
