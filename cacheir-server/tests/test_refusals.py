@@ -261,6 +261,16 @@ def test_case_d27_the_names_types_and_labels_are_these(bench):
     assert found == SNAPSHOT
 
 
+def test_what_an_executor_counts_by_reason_is_a_label(make):
+    executor = FakeExecutor()
+    counts = {"fallbacks": 2, "graph_misses": 7, "graph_miss: the batch is too large": 5, "captures": 1}
+    executor.counters = lambda: counts
+    families = text_string_to_metric_families(make(executor).client.get("/metrics").text)
+    found = {family.name: {tuple(one.labels.values()): one.value for one in family.samples} for family in families}
+    assert found["cacheir_graph_misses"] == {("the batch is too large",): 5, ("other",): 2}
+    assert found["cacheir_kernel_fallbacks"] == {("other",): 2}
+
+
 SNAPSHOT = {
     "cacheir_queue_wait_seconds": ["histogram"],
     "cacheir_time_to_first_token_seconds": ["histogram"],
@@ -276,6 +286,8 @@ SNAPSHOT = {
     "cacheir_prefix_evictions": ["counter"],
     "cacheir_kv_pages": ["gauge", "state"],
     "cacheir_spilled_bytes": ["counter", "direction"],
+    "cacheir_spill_bytes": ["gauge", "state"],
+    "cacheir_spill_block_seconds": ["gauge", "way"],
     "cacheir_deduplicated_requests": ["counter"],
     "cacheir_aged_admissions": ["counter"],
     "cacheir_plans": ["counter", "origin"],

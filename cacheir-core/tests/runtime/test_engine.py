@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,7 +72,14 @@ REQUEST = st.fixed_dictionaries(
     pool_pages=st.integers(8, 24),
     ahead=st.booleans(),
     faulty_step=st.none() | st.integers(0, 12),
-    spill=st.sampled_from([SpillPolicy(), SpillPolicy(mode="on"), SpillPolicy(mode="on", host_bytes=3000)]),
+    spill=st.sampled_from(
+        [
+            SpillPolicy(),
+            SpillPolicy(mode="on"),
+            SpillPolicy(mode="on", host_bytes=3000),
+            SpillPolicy(mode="on", host_bytes=3000, folder=Path(tempfile.gettempdir())),
+        ]
+    ),
 )
 def test_a_trace_gives_every_request_the_tokens_it_has_alone(
     fake, requests, page_tokens, pool_pages, ahead, faulty_step, spill
@@ -559,10 +568,11 @@ def test_a_killed_save_of_an_incident_is_cleared_away_by_the_next_and_named(tmp_
     assert capsys.readouterr().err == f"removed {leftover}, which a process that was killed left behind\n"
 
 
-def test_what_is_spilled_comes_back_and_is_not_computed_again(fake):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_is_spilled_comes_back_and_is_not_computed_again(fake, tmp_path, on_disk):
     executor = fake.FakeExecutor(page_tokens=4, groups=1)
     model = fake.open_fake(executor, kv_tokens=48, max_seq=64)
-    engine = Engine(model, LIMITS, spill=SpillPolicy(mode="on"))
+    engine = Engine(model, LIMITS, spill=SpillPolicy(mode="on", folder=tmp_path if on_disk else None))
     first, second = list(range(1, 30)), list(range(101, 130))
     for name, prompt in (("a", first), ("b", second)):
         engine.generate([job(model, name, prompt, 4)])
@@ -573,6 +583,47 @@ def test_what_is_spilled_comes_back_and_is_not_computed_again(fake):
     assert events[-1].usage.cached_tokens == 28
     assert engine.store.counts.restored_blocks > 0 and engine.store.counts.in_bytes > 0
     check_pages(engine)
+
+
+def test_a_preemption_says_its_kind_and_what_it_cost(fake):
+    """Without spilling what was evicted meanwhile is computed again; with it all of it comes back from the host."""
+    costs = {}
+    for mode in ("off", "on"):
+        executor = fake.FakeExecutor(page_tokens=2, groups=1, run_ahead=False)
+        engine = Engine(fake.open_fake(executor, kv_tokens=24), LIMITS, spill=SpillPolicy(mode=mode))
+        jobs = [
+            job(engine._model, name, [start + place for place in range(5)], 16) for start, name in ((0, "a"), (50, "b"))
+        ]
+        for one, events in zip(jobs, engine.generate(jobs)):
+            assert ids_of(events) == fake.expected(executor, one.ids, 16)
+        counters = engine.state.counters
+        assert dict(counters.preemptions) == {"spill" if mode == "on" else "recompute": counters.preemptions.total()}
+        costs[mode] = counters.recomputed_tokens
+        check_pages(engine)
+    assert costs["off"] > costs["on"]
+
+
+def test_what_a_full_disk_does_not_take_is_computed_anew(fake, tmp_path, monkeypatch):
+    executor = fake.FakeExecutor(page_tokens=4, groups=1)
+    model = fake.open_fake(executor, kv_tokens=48, max_seq=64)
+    engine = Engine(model, LIMITS, spill=SpillPolicy(mode="on", folder=tmp_path))
+
+    def full(file, data, offset):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    first, second = list(range(1, 30)), list(range(101, 130))
+    for name, prompt in (("a", first), ("b", second), ("again", first)):
+        (events,) = engine.generate([job(model, name, prompt, 4)])
+        assert ids_of(events) == fake.expected(executor, prompt, 4)
+    assert engine.store.counts.unwritten_blocks > 0 == engine.store.counts.spilled_blocks
+    assert list(tmp_path.iterdir()) == []  # the file has no name
+    check_pages(engine)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(fake, tmp_path):
+    with pytest.raises(UsageError, match="cannot be spilled to"):
+        Engine(fake.open_fake(), LIMITS, spill=SpillPolicy(mode="on", folder=tmp_path / "none"))
 
 
 def test_nothing_is_spilled_where_computing_is_cheaper(fake):

@@ -34,7 +34,8 @@ def serve(
     queue_wait: float = typer.Option(0.0, min=0.0, help="Seconds for which a request waits for room in the queue."),
     audit_cache: int = typer.Option(0, min=0, help="Compute every N-th reused prefix anew and compare; 0: none."),
     spill: str = typer.Option("off", help="Move cold KV pages to host memory: off, advised (by cost) or on."),
-    spill_bytes: int = typer.Option(1 << 30, min=0, help="Host memory for spilled pages."),
+    spill_bytes: int = typer.Option(1 << 30, min=0, help="Room for spilled pages."),
+    spill_folder: str = typer.Option("", help="Spill to a file in this folder instead of to memory."),
     draft_tokens: int = typer.Option(0, min=0, max=16, help="Tokens to guess from the prompt, for greedy requests."),
     share_duplicates: bool = typer.Option(True, help="Compute greedy requests that are equal in all once."),
     record: int = typer.Option(256, min=0, help="Scheduler decisions that are kept for `cacheir incident save`."),
@@ -74,6 +75,11 @@ def serve(
     if not host:
         raise UsageError("--host is empty, which would listen at every address", hint="name it: 127.0.0.1, or 0.0.0.0")
     keys = _keys(api_key)
+    if spill_folder and not os.access(spill_folder, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"nothing can be written to {spill_folder!r}", hint="--spill-folder names a folder that is there"
+        )
+    policy = SpillPolicy(mode=spill, host_bytes=spill_bytes, folder=Path(spill_folder) if spill_folder else None)
     spans = make_spans() if otel else None
     settings = ServerSettings(
         model_name=served_model_name or Path(model).name or model,
@@ -116,7 +122,7 @@ def serve(
         speculation=Speculation(draft_tokens=draft_tokens),
         record=record,
         audit_every=audit_cache,
-        spill=SpillPolicy(mode=spill, host_bytes=spill_bytes),
+        spill=policy,
         share_duplicates=share_duplicates,
     )
     service = Service(runtime, settings, engine)

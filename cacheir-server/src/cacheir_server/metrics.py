@@ -7,7 +7,7 @@ dashboards that know them (``metric_aliases``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -70,7 +70,11 @@ class Metrics(Collector):
             "cacheir_latency_violations", "Promises broken, by bound.", "bound", counters.violations, ("deadline",)
         )
         yield _sums(
-            "cacheir_preemptions", "Requests that lost their pages.", "kind", counters.preemptions, ("recompute",)
+            "cacheir_preemptions",
+            "Requests that lost their pages.",
+            "kind",
+            counters.preemptions,
+            ("recompute", "spill"),
         )
         yield _sum("cacheir_recomputed_tokens", "Tokens computed again after that.", counters.recomputed_tokens)
         yield self._prefix_tokens()
@@ -82,13 +86,16 @@ class Metrics(Collector):
         yield _gauges("cacheir_kv_pages", "Pages of a KV group by state.", "state", pages)
         moved = {"out": store.counts.out_bytes, "in": store.counts.in_bytes}
         yield _sums("cacheir_spilled_bytes", "Bytes moved to the host and back.", "direction", moved, ("out", "in"))
+        estimate, held = store.estimate(), {"held": store.bytes_held, "budget": store.policy.host_bytes}
+        yield _gauges("cacheir_spill_bytes", "Bytes of spilled pages, and of their budget.", "state", held)
+        costs = {"transfer": estimate.transfer_s, "recompute": estimate.recompute_s}
+        yield _gauges("cacheir_spill_block_seconds", "What a block costs out and back, or computed.", "way", costs)
         yield _sum("cacheir_deduplicated_requests", "Requests that shared an answer.", counters.deduplicated_requests)
         aged = "Requests that had waited long enough to go ahead of a higher priority."
         yield _sum("cacheir_aged_admissions", aged, counters.aged_admissions)
         executor = self._engine.executor_counters()
-        for name, key in (("kernel_fallbacks", "fallbacks"), ("graph_misses", "graph_misses")):
-            found = {"executor": executor.get(key, 0)}
-            yield _sums(f"cacheir_{name}", "As the executor counts them.", "reason", found, ("executor",))
+        for name, key in (("kernel_fallbacks", "fallback"), ("graph_misses", "graph_miss")):
+            yield _sums(f"cacheir_{name}", "As the executor counts them.", "reason", *_by_reason(executor, key))
         results = ("accepted", "rejected")
         yield _sums("cacheir_draft_tokens", "Guessed tokens.", "result", counters.draft_tokens, results)
         kinds = ("clean", "corrupt", "skipped")
@@ -129,7 +136,14 @@ def _sums(name: str, text: str, label: str, values: dict[str, int] | Counter[str
     return family
 
 
-def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+def _by_reason(counters: Mapping[str, int], key: str) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What an executor counts of one kind by reason (``graph_miss: REASON``); "other" is what has none."""
+    found = {name.partition(": ")[2]: count for name, count in counters.items() if name.startswith(f"{key}: ")}
+    total = counters.get({"fallback": "fallbacks", "graph_miss": "graph_misses"}[key], 0)
+    return {**found, "other": max(0, total - sum(found.values()))}, ("other",)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=(label,))
     for value, amount in values.items():
         family.add_metric((value,), amount)

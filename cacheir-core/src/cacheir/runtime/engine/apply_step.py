@@ -266,6 +266,7 @@ def _admit(state: EngineState, entry: Entry, now: float) -> None:
     state.running.sort(key=lambda one: (-one.priority, one.number))
     entry.running = True
     if again:
+        state.counters.recomputed_tokens += max(0, entry.lost - entry.sequence.cached)
         return
     entry.started = now
     entry.cached_tokens = entry.sequence.cached
@@ -281,8 +282,8 @@ def _admit(state: EngineState, entry: Entry, now: float) -> None:
 def _preempt(state: EngineState, entry: Entry) -> None:
     """Back to the queue without pages; what is still in the prefix index when it returns is not computed again."""
     state.changes += 1
-    state.counters.preemptions["recompute"] += 1
-    state.counters.recomputed_tokens += entry.sequence.cached
+    state.counters.preemptions["spill" if state.spills else "recompute"] += 1
+    entry.lost = entry.sequence.cached
     entry.preemptions += 1
     _give_back(state, entry)
     entry.sequence.cached = 0

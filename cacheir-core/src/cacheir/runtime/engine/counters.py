@@ -11,8 +11,9 @@ class EngineCounters:
     """Sums since the engine was made. Times are seconds; ``requests`` is by outcome, ``refused`` by reason.
 
     ``aged_admissions`` went ahead of one with a higher priority, since they had waited longer.
-    ``recomputed_tokens`` had keys and values before a preemption took them. ``waits`` counts the steps after which
-    somebody still waited, by what was short.
+    ``recomputed_tokens`` had keys and values before a preemption, and neither the prefix index nor the host had kept
+    them when their request came back. ``preemptions`` are by kind: with ``spill`` what is evicted may go to the host.
+    ``waits`` counts the steps after which somebody still waited, by what was short.
     """
 
     steps: Counter[str] = field(default_factory=Counter)  # by mode: prefill, decode, run_ahead

@@ -84,6 +84,7 @@ class Engine:
             reuses=spec is None or not spec.keys_depend_on_length,
             switches=model.runner.switches,
             outbox=Outbox(holds=capabilities.overlaps),
+            spills=spill.mode != "off",
         )
         self._planner = Planner(self.state, order)
 
@@ -205,6 +206,7 @@ class Engine:
                 apply_step.cancel(self.state, job_id, self._clock())
             self.state.outbox.flush()
             self.state.index.clear()
+            self.store.close()
 
     def _plan(self, now: float) -> EnginePlan:
         state = self.state

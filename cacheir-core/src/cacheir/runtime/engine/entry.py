@@ -34,6 +34,7 @@ class Entry:
     first_token: float = 0.0
     cached_tokens: int = 0  # of the prompt, at the first admission
     preemptions: int = 0
+    lost: int = 0  # tokens whose keys and values the last preemption took
     running: bool = False
     masked: bool = False  # the next token is picked within the vocabulary's mask, since the last pick was none of it
     draft: tuple[int, ...] = ()  # what the next step may check besides

@@ -1,14 +1,16 @@
-"""Cold pages move to host memory where that is cheaper than computing them anew: a cost model, a policy, a store."""
+"""Cold pages move to host memory, or to a disk, where that is cheaper than computing them: a cost model and a store."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
+from cacheir.runtime.engine.disk_blocks import DiskBlocks
 from cacheir.runtime.executor import Executor
 
 if TYPE_CHECKING:
@@ -27,11 +29,13 @@ ASSUMED_BYTES_PER_S = 2e9
 class SpillPolicy:
     """``off`` drops what is evicted, ``on`` always keeps it on the host, ``advised`` where the cost model says so.
 
-    ``host_bytes`` bounds what is kept; the oldest goes first.
+    ``host_bytes`` bounds what is kept; the oldest goes first. With a ``folder`` blocks lie in a file there, instead of
+    in memory; it has no name, and is gone with the process.
     """
 
     mode: str = "off"
     host_bytes: int = 1 << 30
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -40,7 +44,10 @@ class SpillPolicy:
 
 @dataclass(kw_only=True)
 class SpillCounts:
-    """Bytes moved out to the host and back in, blocks that were not worth it, and blocks dropped for room."""
+    """Bytes moved out to the host and back in, blocks that were not worth it, and blocks dropped for room.
+
+    ``unwritten_blocks`` were dropped since the disk did not take them.
+    """
 
     out_bytes: int = 0
     in_bytes: int = 0
@@ -48,6 +55,7 @@ class SpillCounts:
     restored_blocks: int = 0
     recomputing_is_cheaper: int = 0
     dropped_blocks: int = 0
+    unwritten_blocks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +90,9 @@ class SpillStore:
         # Pages are read and written as float32.
         values = sum(2 * group.layers * group.heads * group.head_dim for group in groups)
         self._block_bytes = 4 * values * page_tokens
-        self._blocks: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+        self._blocks: MutableMapping[int, dict[int, np.ndarray]] = OrderedDict()  # by group
+        if policy.mode != "off" and policy.folder is not None:
+            self._blocks = DiskBlocks(policy.folder, self._block_bytes)
         self._next = 0
         self._bytes = 0
         self._seconds = 0.0
@@ -110,11 +120,15 @@ class SpillStore:
         if self._block_bytes > self.policy.host_bytes:
             return None
         began = time.perf_counter()
-        arrays = [self._executor.read_pages(group, (page,)) for group, page in enumerate(pages)]
+        arrays = {group: self._executor.read_pages(group, (page,)) for group, page in enumerate(pages)}
+        try:
+            self._blocks[self._next] = arrays
+        except OSError:  # the disk is full: what does not fit is computed anew
+            self.counts.unwritten_blocks += 1
+            return None
         self._seconds += time.perf_counter() - began
-        size = sum(array.nbytes for array in arrays)
+        size = _bytes_of(arrays)
         self.counts.out_bytes += size
-        self._blocks[self._next] = arrays
         self._bytes += size
         self.counts.spilled_blocks += 1
         self._next += 1
@@ -130,13 +144,22 @@ class SpillStore:
         """Writes a block into fresh pages, and forgets it."""
         arrays = self._blocks[key]
         began = time.perf_counter()
-        for group, (page, array) in enumerate(zip(pages, arrays, strict=True)):
-            self._executor.write_pages(group, (page,), array)
+        for group, array in arrays.items():
+            self._executor.write_pages(group, (pages[group],), array)
         self._seconds += time.perf_counter() - began
-        self.counts.in_bytes += sum(array.nbytes for array in arrays)
+        self.counts.in_bytes += _bytes_of(arrays)
         self.counts.restored_blocks += 1
         self.drop(key)
 
     def drop(self, key: int) -> None:
         """Forgets a block."""
-        self._bytes -= sum(array.nbytes for array in self._blocks.pop(key))
+        self._bytes -= _bytes_of(self._blocks.pop(key))
+
+    def close(self) -> None:
+        """Forgets all blocks, and lets go of the file where there is one."""
+        if isinstance(self._blocks, DiskBlocks):
+            self._blocks.close()
+
+
+def _bytes_of(arrays: Mapping[int, np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays.values())

@@ -28,6 +28,7 @@ class EngineState:
     limits: EngineLimits
     mask: np.ndarray | None
     reuses: bool = True  # False where keys depend on the length of their sequence, so that no page fits another
+    spills: bool = False  # whether pages that are given back may go to the host
     switches: tuple[int, ...] = ()  # ``DecoderSpec.rotation_switches``
     running: list[Entry] = field(default_factory=list)
     waiting: list[Entry] = field(default_factory=list)
