@@ -10,6 +10,7 @@ import pytest
 
 from cacheir.errors import BackendUnavailable, UsageError
 from cacheir.plugins import resolve
+from cacheir.plugins.backend_options import check_backend_options
 from cacheir.plugins.ref import is_reference
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir_native import kernel_table, plugin, probe
@@ -77,6 +78,13 @@ def test_references_of_the_records_resolve() -> None:
         assert kernel.target in backend.targets
         assert isinstance(kernel.entry, str) and is_reference(kernel.entry) and callable(resolve(kernel.entry))
         assert callable(resolve(kernel.refuses))
+
+
+def test_threads_can_be_tied_and_only_by_true_or_false() -> None:
+    (backend,) = plugin.cacheir_register_backends()
+    check_backend_options(backend, {"pin": True})
+    with pytest.raises(UsageError, match="neither true nor false"):
+        check_backend_options(backend, {"pin": "yes"})
 
 
 def test_precise_programs_find_a_kernel_for_each_op() -> None:

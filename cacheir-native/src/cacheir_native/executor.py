@@ -34,6 +34,7 @@ from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_native.assemble import Assembled, assemble
 from cacheir_native.host_calls import HostCalls
+from cacheir_native.options import NativeOptions
 from cacheir_native.probe import EXTENSION, why_unavailable
 from cacheir_native.refusals import activations_of
 from cacheir_native.results import output_rows, token_rows
@@ -98,7 +99,7 @@ class NativeExecutor:
             max_seq=program.max_seq,
             vocabulary=program.spec.vocab_size,
             threads=self._options.threads or settings.count("CACHEIR_THREADS") or usable_cores(),
-            pin=bool(self._options.extra.get("pin", False)),
+            pin=NativeOptions(**self._options.extra).pin,
             precise=_is_precise(launches, kernels),
         )
         forms = {name: resolve(spec.entry) for name, spec in kernels.items()}

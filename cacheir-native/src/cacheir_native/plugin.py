@@ -27,6 +27,7 @@ def cacheir_register_backends() -> Iterator[BackendSpec]:
         probe="cacheir_native.probe:why_unavailable",
         instruction_set="cacheir_native.probe:instruction_set",
         memory="cacheir_native.forecast:forecast",
+        options="cacheir_native.options:NativeOptions",
     )
 
 

@@ -24,8 +24,9 @@ class _CacheIR:
             OpenOptions(
                 backend=options["backend"],
                 compile=CompileOptions(max_seq=1024, max_rows=16, max_tokens=512, precise=options["precise"]),
-                # The cores are this process's own; a backend that can tie its threads to them does.
-                executor=ExecutorOptions(threads=options["threads"], page_tokens=_PAGE_TOKENS, extra={"pin": True}),
+                executor=ExecutorOptions(
+                    threads=options["threads"], page_tokens=_PAGE_TOKENS, extra=_tied_threads(options["backend"])
+                ),
             ),
             default(),
             lambda text: None,
@@ -88,6 +89,17 @@ class _CacheIR:
 def open_engine(options: dict[str, Any]) -> _CacheIR:
     """Opens ``options["model"]`` on ``options["backend"]``."""
     return _CacheIR(options)
+
+
+def _tied_threads(backend: str) -> dict[str, bool]:
+    """The cores are this process's own: a backend that can tie its threads to them does."""
+    from dataclasses import fields
+
+    from cacheir.plugins.installation import default
+    from cacheir.plugins.ref import resolve
+
+    record = default().backends[backend].options
+    return {"pin": True} if record is not None and "pin" in {field.name for field in fields(resolve(record))} else {}
 
 
 def _decode_bytes(program: Any, installation: Any) -> int:
