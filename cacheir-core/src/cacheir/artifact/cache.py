@@ -14,12 +14,15 @@ from pathlib import Path
 from cacheir.artifact.partial import finished_name, is_abandoned, is_partial, partial_path
 from cacheir.artifact.read import read_card
 from cacheir.errors import CacheIRError
+from cacheir.weights.made_cache import MADE
 
 _PROGRAMS = "programs"
 # What is kept beside the programs, each small and made again when it is missing.
 _NOTES = ("commands", "content", "fingerprints", "headers")
 # Models that quantisers with calibration wrote, a folder each.
 CHECKPOINTS = "quantised"
+# Folders of models: those, and what recipes made of a model's weights.
+_MODELS = (CHECKPOINTS, MADE)
 
 # A cache that others filled and that this user may only read is a cache all the same.
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -107,17 +110,18 @@ def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
         for note in _files(cache / name):
             if before is None or note.stat().st_mtime < before:
                 note.unlink(missing_ok=True)
-    for folder in (cache / CHECKPOINTS).iterdir() if (cache / CHECKPOINTS).is_dir() else ():
-        if (before is None or folder.stat().st_mtime < before) and not (
-            is_partial(folder) and not is_abandoned(folder)
-        ):
-            remove(folder)
+    for place in (cache / name for name in _MODELS):
+        for folder in place.iterdir() if place.is_dir() else ():
+            if (before is None or folder.stat().st_mtime < before) and not (
+                is_partial(folder) and not is_abandoned(folder)
+            ):
+                remove(folder)
     return removed
 
 
 def notes_bytes(cache: Path) -> int:
     """Bytes of what is kept beside the programs."""
-    return sum(file.stat().st_size for name in (*_NOTES, CHECKPOINTS) for file in _files(cache / name))
+    return sum(file.stat().st_size for name in (*_NOTES, *_MODELS) for file in _files(cache / name))
 
 
 def _entry(path: Path) -> Entry | None:

@@ -19,7 +19,7 @@ def write_file(path: Path, data: bytes) -> None:
     write_stream(path, (data,))
 
 
-def write_stream(path: Path, parts: Iterable[bytes]) -> None:
+def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """``write_file`` of what ``parts`` give one after another; what they raise leaves nothing behind either."""
     if not path.name:
         raise UsageError(f"{str(path)!r} is no name of a file to write")
@@ -39,7 +39,7 @@ def write_stream(path: Path, parts: Iterable[bytes]) -> None:
         raise write_error(path, error) from error
 
 
-def _write(path: Path, parts: Iterable[bytes]) -> None:
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     with path.open("wb") as file:
         for part in parts:
             file.write(part)

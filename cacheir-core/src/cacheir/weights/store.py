@@ -16,7 +16,8 @@ from cacheir.plugins.compiler_records import QuantFormatSpec, UnpackerSpec
 from cacheir.schedule.program import Program
 from cacheir.schedule.program_weights import WeightUse, weight_uses
 from cacheir.weights.content_hash import ContentHash, hash_content, recall, remember
-from cacheir.weights.sources import WeightFiles
+from cacheir.weights.made_cache import MadeCache
+from cacheir.weights.sources import WeightFiles, stored_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +52,8 @@ class WeightStore:
     """Gives weights out by the text of their recipe (``ir.weights.resolve_recipe``). Safe to use from several threads.
 
     A stored tensor comes over the mapped file and is never copied; what a recipe makes is kept as long as somebody
-    uses it. Nobody may write into what they are given.
+    uses it, and what one that quantises makes in ``cache`` too, for the next load. Nobody may write into what they are
+    given.
     """
 
     def __init__(
@@ -74,6 +76,13 @@ class WeightStore:
         self._content: ContentHash | None = None  # None before the first read, and once the hash is known
         self._content_hash = content
         self._asked_memory = bool(content)
+        self._kept: MadeCache | None = None  # opened with the first quantise recipe
+        # Recipes that round, whose results are small and dear to make -> format and shape.
+        self._shapes = {
+            recipe: (weight.type.format, tuple(size.constant for size in weight.type.shape))
+            for recipe, weight in program.weights.items()
+            if recipe.startswith("quantize(") and isinstance(weight.type, QuantType)
+        }
         for recipe, weight in program.weights.items():
             self._check(recipe, weight.type, weight.stored)
 
@@ -91,7 +100,7 @@ class WeightStore:
             kept = self._made.get(recipe)
             if kept is not None:
                 return kept
-            made = self._run(use)
+            made = self._quantised(recipe, use) if recipe in self._shapes else self._run(use)
             if not hasattr(made, "blocks"):  # a QuantArray cannot be referred to weakly
                 self._made[recipe] = made
             return made
@@ -110,6 +119,25 @@ class WeightStore:
     def close(self) -> None:
         """Close the files; arrays that were given out stay valid."""
         self.files.close()
+
+    def _quantised(self, recipe: str, use: WeightUse) -> Array:
+        """What a quantise recipe makes, from an earlier load where that kept it."""
+        if self._cache is None:
+            return self._run(use)
+        if self._kept is None:
+            # The tensors are read for the hash alone, since the key of what is kept needs it before the first is used.
+            expected = sum(stored_bytes(*place, self.files.formats) for place in self._shapes.values())
+            self._kept = MadeCache(self._cache, self.content_hash(), expected_bytes=expected)
+        format, shape = self._shapes[recipe]
+        found = self._kept.find(recipe, self.files.formats[format], shape)
+        if found is not None:
+            return found
+        from cacheir.formats.quant_array import QuantArray
+
+        made = self._run(use)
+        if isinstance(made, QuantArray):
+            self._kept.keep(recipe, made)
+        return made
 
     def _run(self, use: WeightUse) -> Array:
         from cacheir.reference.recipes import weight_data
