@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from cacheir.runtime.executor import Capabilities
+from collections.abc import Mapping
+
+from cacheir.ir.opdef import OpDef
+from cacheir.runtime.executor import Capabilities, ExecutorOptions
 from cacheir.runtime.row_outputs import WANTED
 from cacheir.schedule.program import Program
+from cacheir.schedule.row_order import varying_ops
 from cacheir_cuda.pool import DTYPES
 
 
-def capabilities_of(program: Program) -> Capabilities:
-    """Within these the engine plans."""
+def capabilities_of(program: Program, ops: Mapping[str, OpDef], options: ExecutorOptions) -> Capabilities:
+    """Within these the engine plans. Bits are promised under ``batch_invariant`` where no op may break that."""
+    invariant = options.batch_invariant and not options.unfuse and not varying_ops(program, ops)
     return Capabilities(
-        determinism="tolerance",
+        determinism="bit" if invariant else "tolerance",
         heads=WANTED,
         page_tokens=(),
         kv_formats=tuple(DTYPES),

@@ -120,7 +120,7 @@ class CudaExecutor:
             arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
             self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
             self._residents.make_all(self._wanted_weights(program))
-            self._chain.load(program, self._residents, self._device, self._own)
+            self._chain.load(program, self._residents, self._device, self._own, self._options.batch_invariant)
         except torch.OutOfMemoryError as error:
             raise DeviceOutOfMemory(f"the weights do not fit into the device's memory: {error}") from error
         weights.release()
@@ -155,7 +155,7 @@ class CudaExecutor:
 
     def capabilities(self) -> Capabilities:
         """What this executor takes."""
-        return capabilities_of(self._loaded())
+        return capabilities_of(self._loaded(), self._installation.ops.by_name(), self._options)
 
     def submit(self, step: Step) -> StepOutput:
         """Run ``step``; the ticket is its output."""

@@ -72,7 +72,7 @@ def _wanted(
             yield from wanted_weights(each, rows, kernels)
     device = torch.device(own.device)
     yield from BlockSeat(mains, kernels, device, own, options).wanted_weights()
-    if not why_no_chain(program, device, own):
+    if not options.batch_invariant and not why_no_chain(program, device, own):
         from cacheir_cuda.chain.launches import layout_of
 
         chain = recognise(program, mains["decode"], launches["decode", GREEDY])

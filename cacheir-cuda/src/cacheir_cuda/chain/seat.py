@@ -28,9 +28,18 @@ class ChainSeat:
         self.refusal = "no program is loaded"
         self.steps = 0
 
-    def load(self, program: Program, residents: Residents, device: torch.device, options: CudaOptions) -> None:
+    def load(
+        self,
+        program: Program,
+        residents: Residents,
+        device: torch.device,
+        options: CudaOptions,
+        invariant: bool = False,
+    ) -> None:
         """Make the chain of the program's greedy decode step, its weights packed and resident."""
         self.refusal = why_no_chain(program, device, options)
+        if invariant:
+            self.refusal = "it sums in another order than steps of several rows (--batch-invariant)"
         if self.refusal:
             return
         main, head = (flatten(program, "decode", name) for name in (program.modules["decode"].main.name, GREEDY))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 def fused_qkv(x: Tensor, stacked: Tensor, *biases: Tensor, out: Three) -> None:
     """x [T, H], stacked q, k, v rows [N*D + 2*K*D, H], three biases or none -> q [T, N*D], k and v [T, K*D]."""
-    for part, piece in zip(out, _pieces(x, stacked, biases, out)):
+    for part, piece in zip(out, pieces(x, stacked, biases, out)):
         part.copy_(piece.reshape(part.shape))
 
 
@@ -34,7 +36,7 @@ def fused_rmsnorm_qkv_rope(
     """x [T, H], norm [H], stacked rows, cos and sin [T, dims / 2] -> q [T, N, D], k and v [T, K, D]."""
     normed = torch.empty_like(x)
     rms_norm(x, norm, eps=eps, out=normed)
-    q, k, v = (piece.reshape(part.shape) for part, piece in zip(out, _pieces(normed, stacked, biases, out)))
+    q, k, v = (piece.reshape(part.shape) for part, piece in zip(out, pieces(normed, stacked, biases, out)))
     rope(q, cos, sin, layout=layout, out=out[0])
     rope(k, cos, sin, layout=layout, out=out[1])
     out[2].copy_(v)
@@ -42,15 +44,26 @@ def fused_rmsnorm_qkv_rope(
 
 def fused_swiglu(x: Tensor, stacked: Tensor, *biases: Tensor, out: Tensor) -> None:
     """x [T, H], stacked gate and up rows [2*F, H], two biases or none -> silu(gate) * up [T, F]."""
-    both = product(x, stacked)
+    gated(product(x, stacked), biases, out)
+
+
+def gated(both: Tensor, biases: tuple[Tensor, ...], out: Tensor) -> None:
+    """both [T, 2*F], the products of gate and up, and two biases or none -> silu(gate) * up [T, F]."""
     if biases:
         both += torch.cat(biases)
     gate, up = both.chunk(2, dim=1)
     swiglu(gate, up, out=out)
 
 
-def _pieces(x: Tensor, stacked: Tensor, biases: tuple[Tensor, ...], out: Three) -> tuple[Tensor, ...]:
-    joined = product(x, stacked)
+def pieces(
+    x: Tensor,
+    stacked: Tensor,
+    biases: tuple[Tensor, ...],
+    out: Three,
+    multiply: Callable[[Tensor, Tensor], Tensor] = product,
+) -> tuple[Tensor, ...]:
+    """The parts of x [T, H] times the stacked rows that q, k and v are, [T, ...] each."""
+    joined = multiply(x, stacked)
     if biases:
         joined += torch.cat(biases)
     sizes = [part.numel() // x.shape[0] for part in out]

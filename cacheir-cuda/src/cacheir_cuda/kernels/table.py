@@ -48,6 +48,11 @@ _IN_PLACE = frozenset(
 )
 # A sum may lie on a term, and so may the norm of it.
 _IN_PLACE_OVER: dict[str, tuple[int, ...]] = {"add_rms_norm": (0, 1)}
+# One element is made of its own operands alone; what sums over a row may do it otherwise for another number of rows.
+_FIXED = frozenset(
+    {"add", "divide", "embedding", "gather_rows", "gelu_tanh", "greedy_token", "kv_append", "multiply", "reshape",
+     "rope", "rope_pair", "rope_table", "silu", "subtract", "swiglu", "tanh"}
+)  # fmt: skip
 # Rows of a prompt are found by lists on the host.
 _NOT_GRAPH_SAFE = frozenset({"paged_attention_prefill"})
 
@@ -68,7 +73,7 @@ def torch_kernels() -> Iterator[KernelSpec]:
             in_place_over=_IN_PLACE_OVER.get(op, ()),
             layouts=layouts,
             weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
-            row_order="varies",
+            row_order="fixed" if op in _FIXED else "varies",
             graph_safe=op not in _NOT_GRAPH_SAFE,
             min_rows=1,
         )

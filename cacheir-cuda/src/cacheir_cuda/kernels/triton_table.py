@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cacheir.plugins import KernelSpec
-from cacheir_cuda.kernels.table import LINEAR_LAYOUTS, QKV_LAYOUTS, SWIGLU_LAYOUTS
+from cacheir_cuda.kernels.table import LINEAR_LAYOUTS, NORM_QKV_LAYOUTS, QKV_LAYOUTS, SWIGLU_LAYOUTS
 
 TARGET = "cuda.triton"
 
@@ -27,22 +27,45 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
 )
 
 
+# What --batch-invariant takes; of the others, these alone give a row the same bits in any company.
+FIXED_TARGET = "cuda.fixed"
+_FIXED_KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
+    ("linear", "triton_fixed:linear", LINEAR_LAYOUTS, "rows", 0),
+    ("head_argmax", "triton_fixed:head_argmax", LINEAR_LAYOUTS, "rows", 0),
+    ("fused_qkv", "triton_fixed:fused_qkv", QKV_LAYOUTS, "rows", 0),
+    ("fused_rmsnorm_qkv_rope", "triton_fixed:fused_rmsnorm_qkv_rope", NORM_QKV_LAYOUTS, "rows", 0),
+    ("fused_swiglu", "triton_fixed:fused_swiglu", SWIGLU_LAYOUTS, "rows", 0),
+    ("paged_attention_prefill", "triton_fixed:paged_attention_prefill", (), "rows", 0),
+)
+_FIXED = frozenset(
+    {"add_rms_norm", "kv_append", "paged_attention_decode", "rms_norm", "rms_norm_pair", "rope_pair", "sample"}
+)
+
+
 def triton_kernels() -> Iterator[KernelSpec]:
     """The records, for the kernels hook."""
     for op, place, layouts, refusal, most in _KERNELS:
-        yield KernelSpec(
-            name=f"{TARGET}.{place.split(':')[1]}",
-            op=op,
-            target=TARGET,
-            entry=f"cacheir_cuda.kernels.{place}",
-            dtypes=() if op == "kv_append" else ("f32",),
-            refuses=f"cacheir_cuda.kernels.triton_refusals:{refusal}",
-            writes_out=op != "kv_append",
-            in_place=op == "add_rms_norm",
-            in_place_over=(0, 1) if op == "add_rms_norm" else (),
-            layouts=layouts,
-            weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
-            row_order="varies",
-            min_rows=2 if refusal == "matmul" else 1,
-            max_rows=most,
-        )
+        yield _record(TARGET, op, place, layouts, refusal, most, "fixed" if op in _FIXED else "varies")
+    for op, place, layouts, refusal, most in _FIXED_KERNELS:
+        yield _record(FIXED_TARGET, op, place, layouts, refusal, most, "fixed")
+
+
+def _record(
+    target: str, op: str, place: str, layouts: tuple[str, ...], refusal: str, most: int, row_order: str
+) -> KernelSpec:
+    return KernelSpec(
+        name=f"{target}.{place.split(':')[1]}",
+        op=op,
+        target=target,
+        entry=f"cacheir_cuda.kernels.{place}",
+        dtypes=() if op == "kv_append" else ("f32",),
+        refuses=f"cacheir_cuda.kernels.triton_refusals:{refusal}",
+        writes_out=op != "kv_append",
+        in_place=op == "add_rms_norm",
+        in_place_over=(0, 1) if op == "add_rms_norm" else (),
+        layouts=layouts,
+        weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
+        row_order=row_order,
+        min_rows=2 if refusal == "matmul" else 1,
+        max_rows=most,
+    )

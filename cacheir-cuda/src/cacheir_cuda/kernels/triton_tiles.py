@@ -149,10 +149,13 @@ def product_gated(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *
     )  # fmt: skip
 
 
-def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
-    """x [T, K] f32, weight [N, K], bias [N] f32 -> out [T, N] f32: x rounded to the weight's type."""
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor, block: int = 0) -> None:
+    """x [T, K] f32, weight [N, K], bias [N] f32 -> out [T, N] f32: x rounded to the weight's type.
+
+    ``block`` rows are taken at a time, 0 for as many as suit their number.
+    """
     rows, (count, width) = x.shape[0], weight.shape
-    block = _rows(rows)
+    block = block or _rows(rows)
     grid = (triton.cdiv(count, _BN), 1, triton.cdiv(rows, block))
     launch(
         _tiles, grid, x, weight, x if bias is None else bias, out, rows, count, WIDTH=width, SHARE=_whole(width),
@@ -160,10 +163,10 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
     )  # fmt: skip
 
 
-def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
+def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor, block: int = 0) -> None:
     """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
     held, (count, width) = rows.shape[0], weight.shape
-    block, blocks = _rows(held), triton.cdiv(count, _BN)
+    block, blocks = block or _rows(held), triton.cdiv(count, _BN)
     values, ids = rows.new_empty((held, blocks)), out.new_empty((held, blocks))
     launch(
         _tile_best, (blocks, triton.cdiv(held, block)), rows, weight, rows if bias is None else bias, values, ids, held,
