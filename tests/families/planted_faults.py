@@ -5,8 +5,17 @@ from cacheir.plugins import PassSpec, Stage, hookimpl
 
 
 def no_scaling(graph, context):
-    """The rotation is not scaled."""
-    return _with_attrs(graph, context, "rope_table", factors=(), magnitude=1.0)
+    """The rotation is not scaled, however long the text is."""
+
+    def rule(op, rewriter):
+        if op.name == "rope_table":
+            return _again(op, rewriter, factors=(), magnitude=1.0)
+        if op.name != "select" or op.scope != "rotation" or len(op.result.type.shape) != 1:
+            return None
+        is_long, _, base = op.operands  # dynamic NTK: the base stays what it is for short texts
+        return rewriter.emit("select", (is_long, base, base), [op.result.type], hint="unscaled")
+
+    return context.rewrite(graph, rule)
 
 
 def window_off_by_one(graph, context):
@@ -53,12 +62,15 @@ def not_renormalised(graph, context):
     )
 
 
-def no_softcap(graph, context):
-    """Neither scores nor logits are capped."""
+def no_logit_softcap(graph, context):
+    """Logits are not capped."""
+    return context.rewrite(graph, lambda op, rewriter: [op.operands[0]] if op.name == "tanh" else None)
+
+
+def no_score_softcap(graph, context):
+    """Scores of attention are not capped."""
 
     def rule(op, rewriter):
-        if op.name == "tanh":
-            return [op.operands[0]]
         if op.name != "grouped_query_attention" or op.attr("softcap") is None:
             return None
         attrs = {name: value for name, value in op.attrs if name != "softcap"}
@@ -123,7 +135,8 @@ FAULTS = (
     no_qk_norm,
     no_bias,
     not_renormalised,
-    no_softcap,
+    no_logit_softcap,
+    no_score_softcap,
     no_multipliers,
     no_post_norm,
     no_shared_expert,
