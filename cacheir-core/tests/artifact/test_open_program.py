@@ -75,6 +75,23 @@ def test_an_edited_plugin_is_another_program(
 
 
 @pytest.mark.usefixtures("cache")
+def test_a_cache_of_another_version_stays_and_is_not_used(
+    model: Path, installation: Installation, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each version has programs of its own, whatever its format; so an older core beside a newer one loses nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("program_key", "make_card"):
+            patch.setattr(f"cacheir.artifact.{module}.__version__", "0.0.1")
+        old = open_program(model, FAKE, installation=installation)
+        assert old.card.core == "0.0.1"
+        assert open_program(model, FAKE, installation=installation).origin == "cache"
+    new = open_program(model, FAKE, installation=installation)
+    assert (new.origin, new.program) == ("compiled", old.program) and new.path != old.path
+    assert {entry.path for entry in program_cache.entries(cache) if not entry.fault} == {old.path, new.path}
+    assert open_program(model, FAKE, installation=installation).path == new.path
+    assert capsys.readouterr().err == ""
+
+
 def test_fine_tunes_share_a_program_and_never_weights(
     installation: Installation, write_fake: Callable[..., Path], tmp_path: Path
 ) -> None:
