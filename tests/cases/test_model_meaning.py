@@ -13,7 +13,10 @@ from case_files import dequantised, gguf_twin, interleaved, stored
 from safetensors.numpy import load_file, save_file
 
 from cacheir import Runtime
+from cacheir.artifact.card import CompileOptions
 from cacheir.compile import compile_model
+from cacheir.plugins.installation import default
+from cacheir.plugins.ref import resolve
 from cacheir.testing.interpreter import evaluate
 from cacheir_importers.gguf.importer import import_gguf
 from cacheir_importers.gguf.writer import TensorData, write_gguf
@@ -325,3 +328,34 @@ def test_b17_numbers_that_change_the_maths_stop_the_import(
     refused(folder("a", final_logit_softcapping=30), UNSUPPORTED, "config.json", "final_logit_softcapping = 30")
     refused(folder("b", attn_logit_softcapping=50), UNSUPPORTED, "config.json", "attn_logit_softcapping = 50")
     assert compile_model(folder("c"), output=tmp_path / "plain").program.spec
+
+
+@pytest.mark.parametrize("skips", [(), ("fuse-qkv", "fuse-norm-qkv-rope")], ids=["fused", "plain"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("backend", ["native", "cuda"])
+def test_b12_b13_biases_and_norms_of_heads_in_other_backends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, family: str, skips: tuple[str, ...]
+) -> None:
+    """Biases of magnitude 3 and norms from 0.2 to 3, at once and token by token; CUDA's kernels on the processor."""
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    monkeypatch.setenv("CACHEIR_CUDA_DTYPE", "float32")
+    spec = default().backends.find(backend)
+    reason = "it is not installed" if spec is None else resolve(spec.probe)()
+    if reason is not None:
+        pytest.skip(f"{backend}: {reason}")
+    path, random = tmp_path / "model", np.random.default_rng(3)
+    write_tiny(path, family=family)
+    held = load_file(path / "model.safetensors")
+    for name, value in held.items():
+        if name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias")):
+            held[name] = random.choice([-3, 3], value.shape).astype(np.float32)
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            held[name] = random.uniform(0.2, 3, value.shape).astype(np.float32)
+    save_file(held, path / "model.safetensors", metadata={"format": "pt"})
+    expected, options = oracle(path, PROMPT), CompileOptions(target=backend, precise=True, skip_passes=skips)
+    with Runtime(path, backend, compile_options=options) as runtime, runtime.session() as session:
+        session.append(PROMPT[:6])
+        for position in range(5, 12):
+            assert np.abs(session.logits() - expected[position]).max() <= 1e-4, position
+            if position < 11:
+                session.append([PROMPT[position + 1]])

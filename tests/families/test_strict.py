@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +23,25 @@ def test_nothing_is_left_unused_in_a_model_as_it_comes(tmp_path: Path) -> None:
     compile_model(tmp_path / "model", strict=True, output=tmp_path / "artifact")
 
 
-@pytest.mark.parametrize("kind", ["field", "tensor"])
+NESTED = {"rope_theta": 10_000.0, "rope_type": "default", "odd_temperature": 0.5}
+CHANGES: dict[str, dict[str, Any]] = {
+    "field": {"odd_temperature": 0.5},
+    "nested": {"rope_theta": None, "rope_parameters": NESTED},
+    "tensor": {},
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
 def test_what_is_left_unused_is_noted_and_refused(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "model"
-    write_tiny(folder, changes={"odd_temperature": 0.5} if kind == "field" else {})
+    write_tiny(folder, changes=CHANGES[kind])
     if kind == "tensor":
         tensors = load_file(folder / "model.safetensors")
         name = "model.layers.0.self_attn.q_proj.bias"
         save_file({**tensors, name: np.zeros(64, np.float32)}, folder / "model.safetensors")
-    left = "odd_temperature" if kind == "field" else "model.layers.0.self_attn.q_proj.bias"
+    left = {"field": "odd_temperature", "nested": "rope_parameters.odd_temperature"}.get(
+        kind, "model.layers.0.self_attn.q_proj.bias"
+    )
     artifact = compile_model(folder, output=tmp_path / "artifact")
     assert any(left in note for note in artifact.card.model.notes)
     assert "strict" in json.loads((tmp_path / "artifact" / "artifact.json").read_text())["options"]
