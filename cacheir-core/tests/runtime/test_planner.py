@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import accumulate, cycle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -83,14 +84,17 @@ REQUEST = st.fixed_dictionaries(
     overlaps=st.booleans(),
     draft_tokens=st.sampled_from([0, 0, 0, 2]),
     faulty_step=st.none() | st.integers(0, 12),
+    speeds=st.lists(st.sampled_from([1e-5, 1e-4, 1e-2, 1.0, 11.0]), min_size=1, max_size=5),
 )
 def test_plans_are_those_of_plan_step_and_no_token_changes(
-    fake, checked, requests, page_tokens, pool_pages, run_ahead, overlaps, draft_tokens, faulty_step
+    fake, checked, requests, page_tokens, pool_pages, run_ahead, overlaps, draft_tokens, faulty_step, speeds
 ):
     kind = fake.OverlappingExecutor if overlaps else fake.FakeExecutor
     executor = kind(page_tokens=page_tokens, run_ahead=run_ahead)
     model = fake.open_fake(executor, kv_tokens=pool_pages * page_tokens)
-    running = Engine(model, LIMITS, speculation=Speculation(draft_tokens=draft_tokens))
+    # How fast steps are decides how many the executor runs ahead, and who has aged; so it is drawn too.
+    ticks = accumulate(cycle(speeds))
+    running = Engine(model, LIMITS, speculation=Speculation(draft_tokens=draft_tokens), clock=lambda: next(ticks))
     families = [[(3 * place * (family + 1) + place // 7) % 200 for place in range(30)] for family in range(3)]
     jobs, events = {}, {}
     for number, asked in enumerate(requests):
@@ -322,3 +326,14 @@ def test_commands_come_after_what_was_told(fake):
         thread.submit(job(model, "three", range(30), 5), sink)
         assert ended.wait(SECONDS)
     assert ids_of(events) == fake.expected(executor, range(30), 5)
+
+
+def test_a_plan_in_the_order_of_admission_is_not_repeated_in_that_of_rank(fake, checked):
+    """Of two prompts of one token the later has the higher priority: admitted as they wait, they run by rank."""
+    executor = fake.FakeExecutor(run_ahead=False)
+    model = fake.open_fake(executor)
+    running = Engine(model, LIMITS, order=lambda waiting, now, ageing_s: list(waiting))
+    jobs = [job(model, "low", [1], 6), job(model, "high", [2], 6, priority=5)]
+    for one, events in zip(jobs, running.generate(jobs)):
+        assert ids_of(events) == fake.expected(executor, one.ids, 6)
+    assert checked["repeated"] == 4

@@ -52,8 +52,12 @@ class Planner:
 
     def note(self, plan: EnginePlan) -> None:
         """``plan`` has its pages and is about to run: the next one may repeat it."""
-        steady = plan.mode == "decode" and not plan.preempted and len(plan.parts) == len(self._state.running)
-        self._steady = plan if steady and all(map(_steady, plan.parts)) else None
+        running = self._state.running
+        if plan is not self._steady:
+            steady = plan.mode == "decode" and not plan.preempted and len(plan.parts) == len(running)
+            # Who was just admitted stands last in the plan, and from now on in the order of rank.
+            steady = steady and all(part.entry is entry and _steady(part) for part, entry in zip(plan.parts, running))
+            self._steady = plan if steady else None
         self._changes = self._state.changes
 
     def foresee(self, plan: EnginePlan, now: float, ahead: int) -> None:
