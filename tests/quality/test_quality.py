@@ -176,3 +176,18 @@ def test_the_second_model_is_checked_before_the_first_is_scored(
     assert run(["quality", str(tiny), *words]) == 2
     errors = capsys.readouterr().err
     assert said in errors and "scoring" not in errors and "loading" not in errors
+
+
+def test_tokenizers_that_differ_are_found_before_a_weight_is_read(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny(tmp_path / "model", family="qwen2")
+    other = tmp_path / "model" / "tokenizer.json"
+    table = json.loads(other.read_text(encoding="utf-8"))
+    merges = table["model"]["merges"]
+    assert len(merges) > 1
+    table["model"]["merges"] = merges[:1]
+    other.write_text(json.dumps(table), encoding="utf-8")
+    assert run(["quality", str(tiny), str(tmp_path / "model"), "--window", "16"]) == 2
+    errors = capsys.readouterr().err
+    assert "different tokens" in errors and "scoring" not in errors and "loading" not in errors

@@ -92,6 +92,21 @@ class CompileWork:
         """Whether a plugin lives in no file: then nothing is reused, since nobody could tell an old version of it."""
         return not all(plugin.fingerprint for plugin in self.plugins.values())
 
+    def check_names(self) -> None:
+        """Refuse a pass, a step or a kernel that is not there, before anything is computed.
+
+        ``compile`` finds it too, but whoever runs a model first wants to know before that. Raises as ``pipeline_order``
+        does, and UsageError for a kernel.
+        """
+        from cacheir.artifact.compatibility import offered_kernels, selection_rules
+        from cacheir.pipeline.program import PipelineOptions, pipeline_order
+        from cacheir.schedule.select_kernels import check_forced
+
+        wanted = PipelineOptions(requests=self.options.passes, skips=self.options.skip_passes)
+        pipeline_order(self.installation.passes.contributions, wanted)
+        rules = selection_rules(self.options, self.backend)
+        check_forced(rules, self.installation.ops.by_name(), offered_kernels(self.installation))
+
     def open(self, path: Path) -> ImportedModel:
         """Find the importer and read the model's headers."""
         from cacheir.models.find_model import ModelSource, find_importer, open_model

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from cacheir.cli.plain_values import take_plain_values
+from cacheir.errors import UsageError
 
 Got = dict[str, Any]
 
@@ -117,3 +118,29 @@ def test_a_command_of_plain_values_needs_no_adapters() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert "no-such-model" in done.stderr  # it came as far as the model
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("option", ["--quant", "--kv-dtype", "--memory", "--cuda-dtype"])
+def test_an_option_that_names_something_is_not_empty(option: str) -> None:
+    seen: list[Got] = []
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @app.command()
+    def made(
+        name: str = typer.Option(""),
+        quant: str = typer.Option(""),
+        kv_dtype: str = typer.Option(""),
+        memory: str = typer.Option(""),
+        cuda_dtype: str = typer.Option(""),
+    ) -> None:
+        seen.append(locals())
+
+    command = typer.main.get_command(app)
+    take_plain_values(command)
+    command.main(["--name", ""], standalone_mode=False)  # the defaults are empty too, and a text may be
+    assert len(seen) == 1
+    for words in ([option, ""], [f"{option}="]):
+        with pytest.raises(UsageError, match=f"{option} is empty"):
+            command.main(words, standalone_mode=False)
+    command.main([option, "x"], standalone_mode=False)
+    assert len(seen) == 2

@@ -70,6 +70,7 @@ def bisect_model(
     choice = choose_backend(installed, backend)
     path, wanted = with_quantised(path, replace(options or CompileOptions(), target=choice.name), installed, progress)
     work = CompileWork.begin(wanted, installed, None)
+    work.check_names()
     opened = work.open(path)
     if opened.spec is None:
         raise UsageError(f"{path} is a plain graph, and bisect compares the logits of decoders")

@@ -72,6 +72,6 @@ def bisect(
 def token_ids(text: str) -> list[int]:
     """``3, 14,15`` -> its numbers; UsageError for anything else."""
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        return [int(part) for part in text.split(",")] if text else []
     except ValueError:
         raise UsageError(f"cannot read --tokens {text!r}", hint="write ids joined by commas: 3,14,15") from None

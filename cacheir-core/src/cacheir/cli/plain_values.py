@@ -2,7 +2,8 @@
 
 Typer makes a pydantic adapter for each parameter that is given or has a default, and imports pydantic for it: a tenth
 of a second before the command begins. A text for a text, a default of the right type and digits for a number come out
-of an adapter as they are, so they are not sent through one. Everything else is, so that every refusal is typer's.
+of an adapter as they are, so they are not sent through one. Everything else is, so that every refusal is typer's, but
+for one: an option that names something refuses to be empty.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from typing import Any
 
 from typer.models import ArgumentInfo, OptionInfo
 
+from cacheir.errors import UsageError
+
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 
+# Options that name something, for which their default "" stands for none. One given as "" comes from a shell variable
+# that was not set, and would quietly mean that it was left out.
+_NAMING = frozenset({"memory", "quant", "kv_dtype", "cuda_dtype"})
 # What stands for "send it through typer".
 _OTHER = object()
 
@@ -67,10 +73,17 @@ def _take_plain_values_of(parameter: Any, hint: Any, info: Any) -> None:
     through_typer: Callable[[Any, Any], Any] = parameter.process_value
 
     def process_value(context: Any, value: Any) -> Any:
+        if value == "" and parameter.name in _NAMING and not _is_default(context, parameter.name):
+            raise UsageError(f"{parameter.opts[0]} is empty", hint=f"give it a value, or leave {parameter.opts[0]} out")
         plain = _plain(hint, value, info, optional=not parameter.required)
         return through_typer(context, value) if plain is _OTHER else plain
 
     parameter.process_value = process_value
+
+
+def _is_default(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is None or source.name in ("DEFAULT", "DEFAULT_MAP")
 
 
 def _plain(hint: Any, value: Any, info: Any, *, optional: bool) -> Any:

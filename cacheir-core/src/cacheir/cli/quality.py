@@ -13,7 +13,7 @@ from cacheir.cli.output import print_json, print_table, say
 from cacheir.errors import UsageError
 from cacheir.plugins.installation import Installation, default
 from cacheir.quality.protocol import DEFAULT_TEXT, WINDOW, read_text
-from cacheir.quality.run import Baseline, Subject, TextChoice, baseline, check_subject, compared
+from cacheir.quality.run import Baseline, Subject, TextChoice, baseline, check_pair, check_subject, compared
 from cacheir.quality.swapped import BACKEND, Attribution, attribute
 from cacheir.quality.weights import ZEROED_LIMIT, WeightChange, weight_changes
 
@@ -55,7 +55,9 @@ def quality(
     choice = TextChoice(text=read_text(text or DEFAULT_TEXT), window=window, windows=windows, skip=skip)
     first = Subject(model=a, backend=backend, precise=precise)
     second = Subject(model=b or a, quant=quant, kv_dtype=kv_dtype, backend=backend, precise=precise)
-    check_subject(second, installation, say)
+    judged_program = check_subject(second, installation, say)
+    if b:
+        check_pair(check_subject(first, installation, say), judged_program, choice, installation)
     reference = baseline(first, choice, installation, say)
     found, judged = compared(second, choice, reference, installation, say)
     changes = list(weight_changes(reference.artifact, judged))

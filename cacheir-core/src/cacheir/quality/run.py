@@ -16,7 +16,8 @@ from cacheir.quality.compare import Comparison, compare
 from cacheir.quality.protocol import WINDOW, Protocol, protocol
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir.runtime.open_model import OpenModel
-from cacheir.runtime.opening import Opened, OpenOptions, find_program, open_anything
+from cacheir.runtime.opening import Opened, OpenOptions, find_program, load_tokenizer, open_anything
+from cacheir.runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ def baseline(subject: Subject, choice: TextChoice, installation: Installation, p
     opened = open_subject(subject, installation, progress)
     try:
         model: OpenModel = opened.model
-        cut = _protocol(model, choice)
+        cut = _protocol(model.tokenizer, model.limits.max_seq, choice)
         progress(f"scoring {cut.scored} tokens")
         return Baseline(
             protocol=cut,
@@ -73,12 +74,20 @@ def baseline(subject: Subject, choice: TextChoice, installation: Installation, p
         opened.model.executor.close()
 
 
-def check_subject(subject: Subject, installation: Installation, progress: Progress) -> None:
-    """Compile a model as it will be opened, so that what is wrong with it is said before another is scored.
+def check_subject(subject: Subject, installation: Installation, progress: Progress) -> Artifact:
+    """The program of a model, as it will be opened, so that what is wrong with it is said before another is scored.
 
     No weight is read. Raises what ``find_program`` raises.
     """
-    find_program(subject.model, _open_options(subject), installation, progress)
+    return find_program(subject.model, _open_options(subject), installation, progress)[0]
+
+
+def check_pair(one: Artifact, other: Artifact, choice: TextChoice, installation: Installation) -> None:
+    """UsageError, before a weight of either is read, where two programs read the text as different tokens."""
+    cuts = [
+        _protocol(load_tokenizer(artifact, installation), artifact.program.max_seq, choice) for artifact in (one, other)
+    ]
+    _check_windows(cuts[1], cuts[0])
 
 
 def compared(
@@ -87,11 +96,8 @@ def compared(
     """Open a model and compare it with ``reference`` on the same text. UsageError where it reads the text otherwise."""
     opened = open_subject(subject, installation, progress)
     try:
-        if _protocol(opened.model, choice).windows != reference.protocol.windows:
-            raise UsageError(
-                "the two models read the text as different tokens, so their answers cannot be compared",
-                hint="compare two forms of one model",
-            )
+        model: OpenModel = opened.model
+        _check_windows(_protocol(model.tokenizer, model.limits.max_seq, choice), reference.protocol)
         progress(f"scoring {reference.protocol.scored} tokens")
         found = compare(reference.answers, answers(opened.model, reference.protocol), reference.protocol)
         return found, opened.artifact
@@ -99,10 +105,19 @@ def compared(
         opened.model.executor.close()
 
 
-def _protocol(model: OpenModel, choice: TextChoice) -> Protocol:
-    ids = model.tokenizer.encode(choice.text)
-    window = min(choice.window, model.limits.max_seq)
-    return protocol(choice.text, ids, window=window, windows=choice.windows, skip=choice.skip)
+def _protocol(tokenizer: Tokenizer | None, max_seq: int, choice: TextChoice) -> Protocol:
+    if tokenizer is None:
+        raise UsageError("the model has no tokenizer, so a text cannot be scored")
+    window = min(choice.window, max_seq)
+    return protocol(choice.text, tokenizer.encode(choice.text), window=window, windows=choice.windows, skip=choice.skip)
+
+
+def _check_windows(found: Protocol, wanted: Protocol) -> None:
+    if found.windows != wanted.windows:
+        raise UsageError(
+            "the two models read the text as different tokens, so their answers cannot be compared",
+            hint="compare two forms of one model",
+        )
 
 
 def open_subject(subject: Subject, installation: Installation, progress: Progress) -> Opened:

@@ -60,7 +60,7 @@ def select_kernels(
     ``""`` and the reason: it runs by its meaning. Raises NoKernelError for an op that nothing defines, UsageError for
     a forced kernel that cannot be taken, PluginError for a selector or a ``refuses`` that breaks its word.
     """
-    _check_forced(rules, ops, kernels)
+    check_forced(rules, ops, kernels)
     choices = {}
     for graph in module.graphs:
         for op in graph.ops:
@@ -225,9 +225,10 @@ def _nobody(offered: Sequence[OfferedKernel], reasons: Mapping[str, str], rules:
     return "; ".join(f"{kernel.spec.name} {reasons[kernel.spec.name]}" for kernel in offered)
 
 
-def _check_forced(
+def check_forced(
     rules: SelectionRules, ops: Mapping[str, OpDef], kernels: Mapping[str, Sequence[OfferedKernel]]
 ) -> None:
+    """UsageError for a forced kernel that does not exist, or that the rules' target cannot call."""
     for op, name in rules.forced.items():
         if op not in ops:
             raise UsageError(f"--kernel {op}={name}: there is no op {op!r}")
