@@ -40,6 +40,7 @@ def chat(
     seed: int = sampling_options.SEED,
     stop: list[str] = sampling_options.STOP,
     sampler: str = sampling_options.SAMPLER,
+    logits_processors: list[str] = sampling_options.LOGITS_PROCESSORS,
     backend: str = model_options.BACKEND,
     threads: int = model_options.THREADS,
     max_seq: int = model_options.MAX_SEQ,
@@ -67,6 +68,7 @@ def chat(
         max_tokens=max_new_tokens,
         stop=tuple(stop),
         sampler=sampler,
+        logits_processors=tuple(logits_processors),
     )
     with model_options.open_runtime(
         model,

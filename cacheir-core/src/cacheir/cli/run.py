@@ -36,6 +36,7 @@ def run(
     seed: int = sampling_options.SEED,
     stop: list[str] = sampling_options.STOP,
     sampler: str = sampling_options.SAMPLER,
+    logits_processors: list[str] = sampling_options.LOGITS_PROCESSORS,
     ignore_eos: bool = typer.Option(False, "--ignore-eos", help="Go on where the model would end the text."),
     backend: str = model_options.BACKEND,
     threads: int = model_options.THREADS,
@@ -65,6 +66,7 @@ def run(
         max_tokens=max_new_tokens,
         stop=tuple(stop),
         sampler=sampler,
+        logits_processors=tuple(logits_processors),
         ignore_eos=ignore_eos,
     )
     if system is not None and not chat:

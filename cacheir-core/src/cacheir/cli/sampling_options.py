@@ -18,6 +18,11 @@ FREQUENCY_PENALTY = typer.Option(0.0, help="Subtracted from a token's logit for 
 MIN_TOKENS = typer.Option(0, min=0, help="No ending token before so many.")
 SEED = typer.Option(None, help="The same seed gives the same tokens; without one a fresh one is drawn.")
 SAMPLER = typer.Option("", help="Pick tokens by this sampler of a plugin: cacheir plugins list --kind samplers.")
+LOGITS_PROCESSORS = typer.Option(
+    [],
+    "--logits-processor",
+    help="Let this logits processor of a plugin change the logits; may be given several times, in order.",
+)
 STOP = typer.Option([], help="End the text before this string; may be given several times.")
 
 

@@ -81,7 +81,11 @@ class PolicySpec:
 
 @record(level=PROVISIONAL)
 class LogitsProcessorSpec:
-    """A change of logits on the host before sampling. ``factory(options) -> fn(tokens so far, logits f32 [V])``."""
+    """A change of one request's logits on the host before its token is picked.
+
+    ``factory(SamplingParams) -> fn(ids so far, logits f32 [V]) -> logits [V]``, made once for each answer. -inf bars a
+    token.
+    """
 
     name: str
     summary: str

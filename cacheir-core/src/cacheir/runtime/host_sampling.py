@@ -1,4 +1,4 @@
-"""Sampling on the host from an executor's logits: where no head samples within a mask, and by a plugin's sampler."""
+"""Sampling on the host from an executor's logits: where no head samples within a mask, and by plugins."""
 
 from __future__ import annotations
 
@@ -14,30 +14,58 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cacheir.plugins.installation import Installation
+    from cacheir.plugins.specs import LogitsProcessorSpec, SamplerSpec
 
 
 @dataclass(frozen=True)
 class HostSampler:
-    """What the plugin's sampler ``name`` made for one answer: ``pick`` takes logits f32 [1, V] to ids [1]."""
+    """What plugins made for one answer: ``stages`` change its logits, and ``pick`` takes logits f32 [1, V] to ids [1].
+
+    ``pick`` is that of the sampler ``name``; without one core's rule picks.
+    """
+
+    name: str = ""
+    pick: Callable[[np.ndarray], Any] | None = None
+    stages: tuple[LogitsStage, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessorStage:
+    """The plugin's logits processor ``name`` as a ``LogitsStage``: a function from ids and logits f32 [V] to logits."""
 
     name: str
-    pick: Callable[[np.ndarray], Any]
+    change: Callable[[Sequence[int], np.ndarray], np.ndarray]
+
+    def process(self, ids: Sequence[int], logits: np.ndarray) -> np.ndarray:
+        """What the plugin makes of ``logits`` f32 [V], which it may write into."""
+        return self.change(ids, logits)
+
+    def accept(self, token: int) -> None:
+        """Nothing: the next call has the token among its ids."""
 
 
 def open_sampler(params: SamplingParams, installation: Installation) -> HostSampler | None:
-    """The sampler that ``params`` names, made for one answer; None where core's rule picks the tokens.
+    """The sampler and the logits processors that ``params`` names, made for one answer; None where it names none.
 
-    Raises UsageError for a name that no plugin registers, PluginError where the sampler cannot be made.
+    Raises UsageError for a name that no plugin registers, PluginError where one cannot be made.
     """
-    if not params.sampler:
+    if not params.by_plugins:
         return None
+    processors = [installation.logits_processors[name] for name in params.logits_processors]
+    stages = tuple(ProcessorStage(one.name, _made("logits processor", one, params)) for one in processors)
+    if not params.sampler:
+        return HostSampler(stages=stages)
     spec = installation.samplers[params.sampler]
+    return HostSampler(spec.name, _made("sampler", spec, params), stages)
+
+
+def _made(kind: str, spec: SamplerSpec | LogitsProcessorSpec, params: SamplingParams) -> Any:
     try:
-        return HostSampler(spec.name, resolve(spec.factory)(params))
+        return resolve(spec.factory)(params)
     except CacheIRError:
         raise
     except Exception as error:
-        raise PluginError(f"sampler {spec.name!r} raised {type(error).__name__}: {error}") from error
+        raise PluginError(f"{kind} {spec.name!r} raised {type(error).__name__}: {error}") from error
 
 
 class LogitsStage(Protocol):
@@ -65,16 +93,17 @@ def pick_on_host(
     """The token after ``ids``, of which ``draw`` are the answer's, or the sentence that says why there is none.
 
     ``logits`` f32 [V] are the model's. In this order: they must be finite; penalties, biases and bars of ``sampling``
-    (``reference/penalties.py``); the stages; then core's rule or a plugin's ``sampler`` (``PluginError`` where that or
-    a stage fails).
+    (``reference/penalties.py``); the stages, those of plugins first, so that no plugin lifts what a grammar bars; then
+    core's rule or a plugin's sampler (``PluginError`` where that or a stage fails).
     """
     position = len(ids) - 1
     if fault := _not_finite(logits, position):
         return None, fault
     seen = _adjusted(logits, sampling, ids, draw) if sampling.adjusts else logits
+    stages = (*(sampler.stages if sampler is not None else ()), *stages)
     for stage in stages:
         seen = _processed(stage, ids, seen)
-    if sampler is not None:
+    if sampler is not None and sampler.pick is not None:
         token, error = sample_by_plugin(seen, sampler, position, mask)
     else:
         token, error = sample_on_host(seen, sampling, position, draw, mask)
@@ -125,6 +154,7 @@ def sample_by_plugin(
     if mask is not None:
         seen[0, ~allowed_tokens(mask, len(logits))] = -np.inf
     try:
+        assert sampler.pick is not None
         made = np.asarray(sampler.pick(seen.copy()))
     except CacheIRError:
         raise
@@ -161,16 +191,15 @@ def _adjusted(logits: np.ndarray, sampling: SamplingParams, ids: Sequence[int], 
 def _processed(stage: LogitsStage, ids: Sequence[int], logits: np.ndarray) -> np.ndarray:
     import numpy as np
 
+    name = repr(stage.name) if isinstance(stage, ProcessorStage) else type(stage).__name__
     try:
         made = np.asarray(stage.process(tuple(ids), logits.astype(np.float32)))
     except CacheIRError:
         raise
     except Exception as error:
-        raise PluginError(f"logits processor {type(stage).__name__} raised {type(error).__name__}: {error}") from error
+        raise PluginError(f"logits processor {name} raised {type(error).__name__}: {error}") from error
     if made.shape != logits.shape or made.dtype.kind != "f":
-        raise PluginError(
-            f"logits processor {type(stage).__name__} gave {made.dtype}{list(made.shape)} for f32 {list(logits.shape)}"
-        )
+        raise PluginError(f"logits processor {name} gave {made.dtype}{list(made.shape)} for f32 {list(logits.shape)}")
     return made
 
 

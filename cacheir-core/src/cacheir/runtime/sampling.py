@@ -16,6 +16,7 @@ MAX_LOGPROBS = 100
 MAX_REPETITION_PENALTY = 100.0
 MIN_REPETITION_PENALTY = 0.01  # what logits are divided by: far below it they are no longer finite
 MAX_BIASES = 1024
+MAX_PROCESSORS = 16
 MAX_TOP_K = 2**31 - 1  # more than any vocabulary; executors count tokens in i32
 
 # Below this a temperature cannot be told from 0 in float32 once logits are divided by it.
@@ -33,8 +34,10 @@ class SamplingParams:
     sampled tokens, the ending one included; None means as many as the context holds. ``stop`` are strings that end
     the text before themselves, ``stop_ids`` tokens that end it; with ``ignore_eos`` the model's own ending ids are
     ordinary tokens, ``stop_ids`` still count. ``sampler`` names a plugin's ``SamplerSpec``, which then picks the tokens
-    on the host in place of core's rule; what it makes of the other fields is its own. ``logprobs`` asks for the
-    logarithm of each token's probability and for that many of the likeliest tokens, before filters; None for none.
+    on the host in place of core's rule; what it makes of the other fields is its own. ``logits_processors`` are names
+    of ``LogitsProcessorSpec``, which change the logits one after another before a token is picked. ``logprobs`` asks
+    for the logarithm of each token's probability and for that many of the likeliest tokens, before filters; None for
+    none.
 
     The rest is done on the host (``on_host``), as ``reference/penalties.py`` defines it: ``typical_p`` 1 is off,
     ``repetition_penalty`` 1, the others 0; ``logit_bias`` are pairs of an id and what is added to its logit (a mapping
@@ -51,6 +54,7 @@ class SamplingParams:
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     sampler: str = ""
+    logits_processors: tuple[str, ...] = ()
     logprobs: int | None = None
     typical_p: float = 1.0
     repetition_penalty: float = 1.0
@@ -88,16 +92,22 @@ class SamplingParams:
             _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.sampler, str):
             raise RequestError(f"sampler must be a name, not {self.sampler!r}")
+        object.__setattr__(self, "logits_processors", _names("logits_processors", self.logits_processors))
 
     @property
     def greedy(self) -> bool:
         """Whether the highest logit wins, so that no random number is drawn."""
-        return self.temperature == 0 and not self.sampler
+        return self.temperature == 0 and not self.by_plugins
+
+    @property
+    def by_plugins(self) -> bool:
+        """Whether plugins pick the tokens or change their logits."""
+        return bool(self.sampler or self.logits_processors)
 
     @property
     def on_host(self) -> bool:
         """Whether tokens are picked from logits on the host, since no head of an executor gives what is asked."""
-        return self.logprobs is not None or bool(self.sampler) or self.typical_p < 1 or self.adjusts
+        return self.logprobs is not None or self.by_plugins or self.typical_p < 1 or self.adjusts
 
     @property
     def adjusts(self) -> bool:
@@ -145,6 +155,16 @@ def _stop_strings(value: Any) -> tuple[str, ...]:
         if len(string) > MAX_STOP_CHARACTERS:
             raise RequestError(f"stop[{index}] has {len(string)} characters, more than {MAX_STOP_CHARACTERS}")
     return tuple(dict.fromkeys(strings))
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    names = _sequence(name, value)
+    if len(names) > MAX_PROCESSORS:
+        raise RequestError(f"{name} holds {len(names)} names, more than the {MAX_PROCESSORS} allowed")
+    for index, one in enumerate(names):
+        if not isinstance(one, str) or not one:
+            raise RequestError(f"{name}[{index}] must be a name, not {one!r}")
+    return names
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class Recorder:
                 "salt": job.salt,
                 "reuse": job.reuse,
                 "share_duplicates": job.share_duplicates,
-                "replayable": not job.stages and not job.sampling.sampler and job.want == "token",
+                "replayable": not job.stages and not job.sampling.by_plugins and job.want == "token",
                 "tokens": tokens,
                 "outcome": ends[0] if ends else None,
             }
