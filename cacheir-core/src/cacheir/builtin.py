@@ -151,6 +151,7 @@ def cacheir_register_peers() -> Iterator[PeerSpec]:
         ("llama.cpp", "llama.cpp, through llama-cpp-python; reads GGUF.", "llama_cpp"),
         ("openvino", "OpenVINO GenAI on the CPU; reads GGUF itself.", "openvino"),
         ("onnxruntime-genai", "ONNX Runtime GenAI, on a folder of its model builder.", "onnxruntime_genai"),
+        ("vllm", "vLLM's offline engine on a GPU, by whole answers.", "vllm"),
     ):
         where = "cacheir.bench.against.peers"
         yield PeerSpec(name=name, summary=summary, probe=f"{where}:why_no_{word}", run=f"{where}:{word}")

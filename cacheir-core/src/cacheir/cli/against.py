@@ -9,7 +9,7 @@ from typing import Any
 
 from cacheir.bench.against.cells import chosen_cells
 from cacheir.bench.against.compare import compare, merged
-from cacheir.bench.against.contestants import ours, peer_contestants
+from cacheir.bench.against.contestants import our_answers, ours, peer_contestants
 from cacheir.bench.against.tables import markdown
 from cacheir.bench.report import write_report
 from cacheir.cli.output import say
@@ -18,6 +18,8 @@ from cacheir.models.find_model import find_path
 from cacheir.plugins.installation import default
 from cacheir.runtime.backend_choice import choose_backend
 from cacheir.runtime.usable_cores import usable_cores
+
+_IN_PARTS = ("cpu", "native")  # a processor's prefill and decode are compared apart
 
 
 def run_against(
@@ -42,6 +44,10 @@ def run_against(
     path = find_path(model, installation)
     count = threads or usable_cores()
     name = choose_backend(installation, backend).name
+    answers = name not in _IN_PARTS or "vllm" in peers
+    if answers and not set(peers) <= {"vllm"}:
+        raise UsageError(f"on {name} whole answers are compared, and of the peers only vllm gives them")
+    cells_of = chosen_cells(cells, answers=answers)
     contestants, missing = peer_contestants(
         installation,
         peers,
@@ -60,11 +66,16 @@ def run_against(
             write_report(output, json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n")
             write_report(output.with_suffix(".md"), markdown(whole))
 
+    if answers:
+        kv_dtype = "bf16" if name == "cuda" else ""
+        engine = our_answers(path, backend=name, threads=count, precise=precise, kv_dtype=kv_dtype)
+    else:
+        engine = ours(path, backend=name, threads=count, precise=precise)
     report = compare(
-        ours(path, backend=name, threads=count, precise=precise),
+        engine,
         contestants,
         missing,
-        chosen_cells(cells),
+        cells_of,
         model=path,
         threads=count,
         samples=samples,

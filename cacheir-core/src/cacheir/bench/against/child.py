@@ -46,7 +46,8 @@ class Child:
 
     def run(self, cell: Cell, repeats: int = 1) -> tuple[float, ...]:
         """Seconds of each of ``repeats`` runs of ``cell``. BackendError where the engine fails at it."""
-        request = {"kind": cell.kind, "tokens": cell.tokens, "batch": cell.batch, "repeats": repeats}
+        request: dict[str, Any] = {"kind": cell.kind, "tokens": cell.tokens, "batch": cell.batch, "repeats": repeats}
+        request |= {"prompt": cell.prompt} if cell.prompt else {}
         assert self._process.stdin is not None
         if _CAN_STOP:
             self._process.send_signal(signal.SIGCONT)

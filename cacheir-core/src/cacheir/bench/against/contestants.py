@@ -44,6 +44,12 @@ def ours(model: Path, *, backend: str, threads: int, precise: bool = False) -> C
     return Contestant(engine=OURS, setting="", command=tuple(child_command("timed_cacheir", options)))
 
 
+def our_answers(model: Path, *, backend: str, threads: int, precise: bool = False, kv_dtype: str = "") -> Contestant:
+    """Our engine on ``model``, for cells of whole answers."""
+    options = {"model": str(model), "backend": backend, "threads": threads, "precise": precise, "kv_dtype": kv_dtype}
+    return Contestant(engine=OURS, setting="", command=tuple(child_command("timed_answers", options)))
+
+
 def memory_probe(threads: int) -> Contestant:
     """What reads memory beside the engines."""
     return Contestant(engine="memory", setting="", command=tuple(child_command("timed_memory", {"threads": threads})))

@@ -1,4 +1,4 @@
-"""The peers that CacheIR compares itself with on a processor: whether each is installed, and how it is started.
+"""The peers that CacheIR compares itself with: whether each is installed, and how it is started.
 
 Each runs by a script of the folder ``children`` in its own process, with OpenMP's threads tied to cores.
 """
@@ -17,6 +17,8 @@ from cacheir.plugins.surface_records import CheckResult
 Settings = list[dict[str, Any]]
 
 _HUGE_PAGES = "GLIBC_TUNABLES"
+# It sends reports of its use, and asks a hub, unless it is told not to.
+_VLLM = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
 
 
 def why_no_llama_cpp() -> str | None:
@@ -59,6 +61,19 @@ def onnxruntime_genai(options: Mapping[str, Any]) -> Settings:
     return [_setting("", "timed_onnxruntime_genai", options, {})]
 
 
+def why_no_vllm() -> str | None:
+    """Why vLLM cannot run here, None where it can, as far as can be told without importing it."""
+    return _why_missing("vllm", "vllm")
+
+
+def vllm(options: Mapping[str, Any]) -> Settings:
+    """Its engine in a process of its own, as it comes, and in the one that asks. Whole answers alone."""
+    return [
+        _setting("", "timed_vllm", options, _VLLM),
+        _setting("in process", "timed_vllm", options, {**_VLLM, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
+    ]
+
+
 def installed_peers() -> CheckResult:
     """A line of ``cacheir plugins doctor``: which peers can be compared with here. None is needed."""
     said = [
@@ -67,6 +82,7 @@ def installed_peers() -> CheckResult:
             ("llama.cpp", why_no_llama_cpp()),
             ("openvino", why_no_openvino()),
             ("onnxruntime-genai", why_no_onnxruntime_genai()),
+            ("vllm", why_no_vllm()),
         )
     ]
     return CheckResult(ok=True, detail="; ".join(said))

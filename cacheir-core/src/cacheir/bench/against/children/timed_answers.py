@@ -1,0 +1,76 @@
+"""CacheIR's side of a comparison of whole answers on a GPU: token ids in, token ids out, one prompt or several."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+answer_prompts = importlib.import_module("answer_prompts").answer_prompts  # this folder is the first on the path
+
+_MOST_ROWS, _MOST_TOKENS = 128, 2048
+
+
+class _Answers:
+    """An open runtime; prefix hits and shared duplicates are off."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from cacheir.artifact.card import CompileOptions
+        from cacheir.runtime.runtime import Runtime
+
+        self._runtime = Runtime(
+            options["model"],
+            options["backend"],
+            threads=options["threads"],
+            chunk_tokens=_MOST_TOKENS,
+            kv_dtype=options["kv_dtype"],
+            kv_tokens=_MOST_ROWS * 256,
+            compile_options=CompileOptions(max_rows=_MOST_ROWS, max_tokens=_MOST_TOKENS, precise=options["precise"]),
+        )
+        program = self._runtime.artifact.program
+        assert program.spec is not None
+        self._vocabulary = program.spec.vocab_size
+        self.facts = {
+            "engine": "cacheir",
+            "backend": self._runtime.backend_choice.name,
+            "program_key": self._runtime.artifact.card.program_key,
+            "kv": [options["kv_dtype"] or group.dtype for group in program.groups],
+            "decode_bytes": 0,
+            "weight_bytes": self._runtime.memory().weights,
+        }
+
+    def run(self, cell: dict[str, Any]) -> float:
+        """The wall clock around the answers of a cell, each of exactly ``tokens`` ids."""
+        if cell["kind"] != "answer":
+            raise ValueError(f"{cell['kind']} is no cell of whole answers")
+        prompts = answer_prompts(cell, self._vocabulary)
+        began = time.perf_counter()
+        made = self._one(prompts[0], cell["tokens"]) if len(prompts) == 1 else self._many(prompts, cell["tokens"])
+        seconds = time.perf_counter() - began
+        if [len(ids) for ids in made] != [cell["tokens"]] * len(prompts):
+            raise RuntimeError("an answer has another length")
+        return seconds
+
+    def _one(self, prompt: list[int], tokens: int) -> list[list[int]]:
+        return [list(self._runtime.generate_ids(prompt, tokens, ignore_eos=True, temperature=0.0))]
+
+    def _many(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        from cacheir.runtime.engine.engine import Engine
+        from cacheir.runtime.engine.job import Job
+        from cacheir.runtime.sampling import SamplingParams
+
+        greedy = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0.0)
+        engine = Engine(self._runtime.model)
+        try:
+            jobs = [
+                Job(id=str(number), ids=tuple(ids), sampling=greedy, reuse=False, share_duplicates=False)
+                for number, ids in enumerate(prompts)
+            ]
+            return [[token for event in events for token in event.ids] for events in engine.generate(jobs)]
+        finally:
+            engine.close()
+
+
+def open_engine(options: dict[str, Any]) -> _Answers:
+    """Opens ``options["model"]`` on ``options["backend"]``."""
+    return _Answers(options)
