@@ -646,3 +646,20 @@ def test_pages_with_scales_are_not_spilled(fake):
     groups = [replace(group, dtype="int8") for group in model.kv_groups]
     with pytest.raises(UsageError, match="int8 do not come back bit for bit"):
         Engine(replace(model, kv_groups=tuple(groups)), LIMITS, spill=SpillPolicy(mode="on"))
+
+
+def test_a_call_that_runs_ahead_for_too_long_is_counted(fake):
+    """Steps of a millisecond are promised 50 ms a call; then they take ten times as long."""
+    now = [0.0]
+
+    class Slowing(fake.FakeExecutor):
+        def submit(self, step):
+            now[0] += 1e-3 if len(self.steps) < 10 else 1e-2
+            return super().submit(step)
+
+    executor = Slowing()
+    engine = Engine(fake.open_fake(executor), LIMITS, clock=lambda: now[0])
+    (events,) = engine.generate([job(engine._model, "one", [1, 2, 3], 100)])
+    assert ids_of(events) == fake.expected(executor, [1, 2, 3], 100)
+    calls = executor.ahead_calls
+    assert calls[0] > 5 >= calls[-1] and 1 <= engine.state.counters.violations["run_ahead"] < len(calls)

@@ -24,6 +24,8 @@ from cacheir_server.metric_aliases import aliases
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # How a request can end, those included that never reached the engine.
 REQUEST_OUTCOMES = (*OUTCOMES, "refused", "rejected")
+# A deadline of a request, and the time that one call of run_ahead may take.
+BOUNDS = ("deadline", "run_ahead")
 
 
 class Metrics(Collector):
@@ -66,9 +68,7 @@ class Metrics(Collector):
         depth = {"running": len(state.running), "waiting": len(state.waiting)}
         yield _gauges("cacheir_queue_depth", "Requests by state.", "state", depth)
         yield _sum("cacheir_backpressure_waits", "Requests that waited for room.", counters.backpressure_waits)
-        yield _sums(
-            "cacheir_latency_violations", "Promises broken, by bound.", "bound", counters.violations, ("deadline",)
-        )
+        yield _sums("cacheir_latency_violations", "Promises broken, by bound.", "bound", counters.violations, BOUNDS)
         yield _sums(
             "cacheir_preemptions",
             "Requests that lost their pages.",

@@ -22,7 +22,7 @@ class EngineCounters:
     refused: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)  # by kind: recompute, spill
-    violations: Counter[str] = field(default_factory=Counter)  # by bound: deadline, ttft
+    violations: Counter[str] = field(default_factory=Counter)  # by bound: deadline, run_ahead (a call's time)
     draft_tokens: Counter[str] = field(default_factory=Counter)  # accepted, rejected
     audits: Counter[str] = field(default_factory=Counter)  # clean, corrupt
     backpressure_waits: int = 0

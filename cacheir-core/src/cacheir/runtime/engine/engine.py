@@ -323,6 +323,7 @@ class Engine:
         self._take_ahead(plan, tokens)
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1
+        self.state.counters.violations["run_ahead"] += now - began > AHEAD_SECONDS
         self._step_seconds = (now - began) / max(1, steps)
         for part, row in zip(plan.parts, step.rows):
             entry = part.entry
