@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheir.ir.types import KVType
+from cacheir.runtime.pages import FREED, Reach
 from cacheir_cpu.kernels.attention import (
     kv_append,
     paged_attention_decode,
@@ -19,13 +20,15 @@ from cacheir_cpu.pool import Pool
 PREFILLS = (paged_attention_prefill, paged_attention_prefill_invariant)
 
 
-def _expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, position: int, scale: float, window: int) -> np.ndarray:
+def _expected(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, position: int, scale: float, window: int, sinks: int
+) -> np.ndarray:
     """q [N, D], k and v [S, K, D] float64 of one row -> [N, D]: the definition, one head at a time."""
     group = q.shape[0] // k.shape[1]
-    start = max(0, position + 1 - window) if window else 0
+    seen = [at for at in range(position + 1) if not window or at > position - window or at < sinks]
     out = np.empty(q.shape)
     for head in range(q.shape[0]):
-        keys, values = k[start : position + 1, head // group], v[start : position + 1, head // group]
+        keys, values = k[seen, head // group].astype(np.float64), v[seen, head // group].astype(np.float64)
         scores = keys @ q[head].astype(np.float64) * scale
         weights = np.exp(scores - scores.max())
         out[head] = weights / weights.sum() @ values
@@ -58,12 +61,22 @@ class Scene:
             kv_append(self.pool, self.k[row], self.v[row], slots, layer=9)
         self.pool.begin_step()
 
-    def expected(self, window: int) -> np.ndarray:
+    def free_unseen(self, window: int, sinks: int) -> None:
+        """Nobody has the pages any more that no token sees; what is in them now is another's, and NaN."""
+        pages = self.pool._paged()
+        for row, start in enumerate(self.positions[self.row_starts[:-1]]):
+            gone = Reach(window, sinks).unseen(int(start), self.pool.page_tokens)
+            for place in gone:
+                pages[:, :, :, self.table[row, place]] = np.nan
+                self.table[row, place] = FREED
+        self.pool.begin_step()
+
+    def expected(self, window: int, sinks: int = 0) -> np.ndarray:
         out = np.empty(self.q.shape)
         for row in range(len(self.lengths)):
             for token in range(self.row_starts[row], self.row_starts[row + 1]):
                 position = int(self.positions[token])
-                out[token] = _expected(self.q[token], self.k[row], self.v[row], position, self.scale, window)
+                out[token] = _expected(self.q[token], self.k[row], self.v[row], position, self.scale, window, sinks)
         return out
 
 
@@ -74,17 +87,20 @@ class Scene:
     page_tokens=st.sampled_from([1, 3, 16]),
     heads=st.sampled_from([(1, 1), (4, 4), (6, 2), (9, 3)]),
     window=st.sampled_from([0, 1, 5, 64]),
+    sinks=st.sampled_from([0, 1, 4]),
 )
 def test_prefill_equals_the_definition(
-    seed: int, rows: list[tuple[int, int]], page_tokens: int, heads: tuple[int, int], window: int
+    seed: int, rows: list[tuple[int, int]], page_tokens: int, heads: tuple[int, int], window: int, sinks: int
 ) -> None:
     scene = Scene(seed, [r[0] for r in rows], [r[1] for r in rows], page_tokens, *heads, "f32")
-    expected = scene.expected(window)
+    sinks = sinks if window else 0
+    scene.free_unseen(window, sinks)
+    expected = scene.expected(window, sinks)
     for kernel in PREFILLS:
         out = np.full_like(scene.q, np.nan)
         kernel(
             scene.q, scene.pool, scene.table, scene.row_starts, scene.positions, scene.lengths,
-            layer=9, scale=scene.scale, window=window, out=out,
+            layer=9, scale=scene.scale, window=window, sinks=sinks, out=out,
         )  # fmt: skip
         np.testing.assert_allclose(out, expected, atol=2e-5)
 
@@ -94,16 +110,18 @@ def test_prefill_equals_the_definition(
     seed=st.integers(0, 2**32 - 1),
     pasts=st.lists(st.integers(0, 70), min_size=1, max_size=5),
     page_tokens=st.sampled_from([1, 4, 16]),
-    window=st.sampled_from([0, 3]),
+    reach=st.sampled_from([(0, 0), (3, 0), (3, 2), (9, 5)]),
 )
-def test_decode_equals_the_definition(seed: int, pasts: list[int], page_tokens: int, window: int) -> None:
+def test_decode_equals_the_definition(seed: int, pasts: list[int], page_tokens: int, reach: tuple[int, int]) -> None:
     scene = Scene(seed, pasts, [1] * len(pasts), page_tokens, 6, 2, "f32")
+    window, sinks = reach
+    scene.free_unseen(window, sinks)
     out = np.full_like(scene.q, np.nan)
     paged_attention_decode(
         scene.q, scene.pool, scene.table, scene.positions, scene.lengths,
-        layer=9, scale=scene.scale, window=window, out=out,
+        layer=9, scale=scene.scale, window=window, sinks=sinks, out=out,
     )  # fmt: skip
-    np.testing.assert_allclose(out, scene.expected(window), atol=2e-5)
+    np.testing.assert_allclose(out, scene.expected(window, sinks), atol=2e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 2e-3), ("bf16", 2e-2), ("int8", 2e-2), ("fp8", 0.2)])
@@ -118,19 +136,20 @@ def test_narrow_kv_formats(dtype: str, tolerance: float) -> None:
     assert not np.allclose(out, scene.expected(0), atol=1e-7)  # the storage is narrow indeed
 
 
-def test_a_decoded_row_has_the_bits_of_the_invariant_prefill() -> None:
+@pytest.mark.parametrize(("window", "sinks"), [(0, 0), (9, 0), (9, 4)])
+def test_a_decoded_row_has_the_bits_of_the_invariant_prefill(window: int, sinks: int) -> None:
     scene = Scene(11, [0, 0], [37, 5], 16, 9, 3, "f32")
     whole = np.empty_like(scene.q)
     paged_attention_prefill_invariant(
         scene.q, scene.pool, scene.table, scene.row_starts, scene.positions, scene.lengths,
-        layer=9, scale=scene.scale, window=0, out=whole,
+        layer=9, scale=scene.scale, window=window, sinks=sinks, out=whole,
     )  # fmt: skip
     for token, row in ((36, 0), (41, 1)):
         scene.pool.begin_step()
         alone = np.empty((1, *scene.q.shape[1:]), np.float32)
         paged_attention_decode(
             scene.q[token : token + 1], scene.pool, scene.table[row : row + 1], scene.positions[token : token + 1],
-            scene.lengths[row : row + 1], layer=9, scale=scene.scale, window=0, out=alone,
+            scene.lengths[row : row + 1], layer=9, scale=scene.scale, window=window, sinks=sinks, out=alone,
         )  # fmt: skip
         np.testing.assert_array_equal(alone[0], whole[token])
 

@@ -76,7 +76,7 @@ def test_rows_must_fit_their_pages() -> None:
     with pytest.raises(IRError, match="names pages"):
         pool.gather(0, np.array([[0, 2]], np.int32), np.array([4], np.int32))
     with pytest.raises(IRError, match="names pages"):
-        pool.gather(0, np.array([[-1]], np.int32), np.array([1], np.int32))
+        pool.gather(0, np.array([[-2]], np.int32), np.array([1], np.int32))
     # A page that no key needs may be anything.
     k, _ = pool.gather(0, np.array([[0, 99]], np.int32), np.array([3], np.int32))
     assert k.shape == (1, 3, 1, 2)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cacheir.errors import ArtifactDamagedError, QueueFull, RequestError, RequestTooLong, UsageError
+from cacheir.ir.types import KVType
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.incident import load_incident, replay, save_incident
 from cacheir.runtime.engine.job import Event, Job
@@ -43,13 +44,23 @@ def check_pages(engine: Engine) -> None:
     """Nothing is held but by the prefix index, and that by nobody else."""
     index = engine.state.index
     assert index.evictable == index.blocks
-    for pool in engine.state.kv.pools:
-        assert pool.free + index.blocks == pool.size
+    for group, pool in enumerate(engine.state.kv.pools):
+        assert pool.free + (pool.idle if group in engine.state.kv.windowed else index.blocks) == pool.size
         assert all(pool.holders(page) <= 1 for page in range(pool.size))
     engine.close()
     assert engine.store.bytes_held == 0
     assert all(pool.free == pool.size for pool in engine.state.kv.pools)
 
+
+FULL, SHORT = (KVType(2, 1, 8, "f32", window) for window in (0, 5))
+# Full contexts, windows beside them, windows alone, two of them, sinks that end inside a page.
+KINDS = (
+    (FULL, replace(FULL, layers=1)),
+    (FULL, KVType(1, 1, 8, "f16", 16)),
+    (SHORT,),
+    (replace(SHORT, sinks=3),),
+    (KVType(2, 1, 8, "f32", 12, 4), KVType(1, 1, 8, "f32", 3, 4)),
+)
 
 REQUEST = st.fixed_dictionaries(
     {
@@ -80,11 +91,12 @@ REQUEST = st.fixed_dictionaries(
             SpillPolicy(mode="on", host_bytes=3000, folder=Path(tempfile.gettempdir())),
         ]
     ),
+    kinds=st.sampled_from(KINDS),
 )
 def test_a_trace_gives_every_request_the_tokens_it_has_alone(
-    fake, requests, page_tokens, pool_pages, ahead, faulty_step, spill
+    fake, requests, page_tokens, pool_pages, ahead, faulty_step, spill, kinds
 ):
-    executor = fake.FakeExecutor(page_tokens=page_tokens, run_ahead=ahead)
+    executor = fake.FakeExecutor(page_tokens=page_tokens, run_ahead=ahead, kinds=kinds)
     model = fake.open_fake(executor, kv_tokens=pool_pages * page_tokens)
     engine = Engine(model, LIMITS, spill=spill)
     # Three families of prompts that begin alike, so that the prefix index has something to find.

@@ -117,11 +117,12 @@ def test_page_sizes_are_the_executors(fake):
 
 def test_pools_hold_a_context_and_report_their_format(fake):
     executor = fake.FakeExecutor(page_tokens=16)
-    for max_seq, kv_tokens, pages in ((100, 0, 512), (10_000, 0, 625), (100, 33, 3)):
+    # A window of 16 and steps of 64 tokens: one sequence never holds more than 6 pages of that group.
+    for max_seq, kv_tokens, pages, window in ((100, 0, 512, 512), (10_000, 0, 625, 512), (100, 33, 3, 3)):
         model = open_model(
             fake.program(executor, max_seq=max_seq), executor, page_tokens=16, kv_tokens=kv_tokens, kv_dtype="f16"
         )
-        assert [pool.size for pool in model.runner.kv.pools] == [pages, pages]
+        assert [pool.size for pool in model.runner.kv.pools] == [pages, window]
         assert model.limits.max_seq == min(max_seq, pages * 16)
     with fake.session(model, [1]) as session:
         fake.tokens(session, 2)

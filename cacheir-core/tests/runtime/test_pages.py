@@ -156,8 +156,8 @@ def test_a_copy_that_fails_leaves_the_tables_as_they_were(broken_group: int) -> 
 
 
 def test_capacity_is_that_of_the_smallest_pool() -> None:
-    assert KVSpace(Copier(), (3, 5), 16).capacity_tokens == 48
-    assert KVSpace(Copier(), (), 16).capacity_tokens == 0
+    assert KVSpace(Copier(), (3, 5), 16).capacity_tokens(16) == 48
+    assert KVSpace(Copier(), (), 16).capacity_tokens(16) is None
 
 
 def test_tables_are_consecutive_where_they_can_be() -> None:

@@ -20,10 +20,25 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Where the keys of one row lie: a slice of the pool where its pages are consecutive, else token numbers."""
+    """Where the keys of one row lie: a slice of the pool where its pages are consecutive, else token numbers.
+
+    Numbers below 0 are positions whose page was freed.
+    """
 
     length: int
     tokens: slice | I32
+
+    def part(self, start: int, stop: int, sinks: int = 0) -> RowKeys:
+        """The positions from ``start`` to ``stop`` - 1 alone, with the first ``sinks`` in front."""
+        if start <= sinks:
+            start = sinks = 0
+        if sinks:
+            numbers = np.arange(self.length, dtype=np.int32)
+            tokens = numbers + np.int32(self.tokens.start) if isinstance(self.tokens, slice) else self.tokens
+            return RowKeys(sinks + stop - start, np.concatenate([tokens[:sinks], tokens[start:stop]]))
+        if isinstance(self.tokens, slice):
+            return RowKeys(stop - start, slice(self.tokens.start + start, self.tokens.start + stop))
+        return RowKeys(stop - start, self.tokens[start:stop])
 
 
 class Pool:
@@ -75,12 +90,17 @@ class Pool:
         return self.format.decode(self.storage[self._row[layer], 1][:, row.tokens])
 
     def gather(self, layer: int, page_table: I32, lengths: I32) -> tuple[F32, F32]:
-        """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length: what ``kv_gather`` means."""
+        """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length and where it was freed: as ``kv_gather``."""
         shape = (len(lengths), int(lengths.max(initial=0)), self.kind.heads, self.kind.head_dim)
         k, v = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         for index, row in enumerate(self.rows(page_table, lengths)):
-            k[index, : row.length] = self.keys(layer, row).transpose(1, 0, 2)
-            v[index, : row.length] = self.values(layer, row).transpose(1, 0, 2)
+            there: slice | NDArray[np.bool_] = slice(row.length)
+            if not isinstance(row.tokens, slice):
+                there = np.arange(shape[1]) < row.length
+                there[: row.length] &= row.tokens >= 0
+                row = RowKeys(row.length, row.tokens[row.tokens >= 0])
+            k[index, there] = self.keys(layer, row).transpose(1, 0, 2)
+            v[index, there] = self.values(layer, row).transpose(1, 0, 2)
         return k, v
 
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -122,6 +122,7 @@ class _Blocks:
             "layer": layer.number,
             "scale": layer.scale,
             "window": layer.window,
+            "sinks": layer.sinks,
             "softcap": layer.softcap,
         }
         names = [place.name for place in launch.reads[2:]]

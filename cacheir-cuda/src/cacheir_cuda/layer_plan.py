@@ -35,6 +35,7 @@ class LayerPlan:
     append: Launch
     scale: float
     window: int
+    sinks: int
     softcap: float
     out: str
     out_bias: str
@@ -153,6 +154,7 @@ def _layer(body: Sequence[Launch], hidden: Place, cos: Place, sin: Place) -> tup
         append=append,
         scale=_number(attention, "scale"),
         window=int(_number(attention, "window")),
+        sinks=int(_number(attention, "sinks")) if "sinks" in attention.attrs else 0,
         softcap=_number(attention, "softcap") if "softcap" in attention.attrs else 0.0,
         out=out.reads[1].name,
         out_bias=_recipe(out),

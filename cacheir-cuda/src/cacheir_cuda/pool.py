@@ -63,6 +63,10 @@ class Pool:
             self.scales(layer)[page, part, :, offset] = scales
         self._bytes(self.layer(layer))[page, part, :, offset] = self._bytes(values.to(self.storage.dtype))
 
+    def readable(self, page_table: torch.Tensor) -> torch.Tensor:
+        """``page_table`` i32 with the page of nobody where one was freed, for libraries that read before they mask."""
+        return torch.where(page_table < 0, self.pages, page_table).to(torch.int32)
+
     def take(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
         """f32 [*, 2, heads, page_tokens, head_dim] of ``pages`` [*]; f16 and bf16 stay what they are."""
         chosen = self._bytes(self.layer(layer))[pages].view(self.storage.dtype)
@@ -87,12 +91,13 @@ class Pool:
             self.put(layer, page, number, offset, values)
 
     def gather(self, layer: int, page_table: I32, lengths: I32) -> tuple[F32, F32]:
-        """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length: what ``kv_gather`` means."""
+        """k and v f32 [B, max(lengths), K, D], 0 beyond a row's length and where it was freed: as ``kv_gather``."""
         shape = (len(lengths), int(lengths.max(initial=0)), self.kind.heads, self.kind.head_dim)
         both = np.zeros((2, *shape), np.float32)
         for row, (table, length) in enumerate(zip(page_table, lengths)):
             used = self._indices([int(page) for page in table[: -(-int(length) // self.page_tokens)]])
             pages = self.take(layer, used).float().cpu().permute(1, 0, 3, 2, 4)  # [2, pages, tokens, heads, head_dim]
+            pages[:, (used < 0).cpu()] = 0
             both[:, row, :length] = pages.reshape(2, -1, *shape[2:])[:, : int(length)].numpy()
         return both[0], both[1]
 

@@ -17,7 +17,7 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import OUTCOMES, Event
 from cacheir.runtime.engine.plan_step import WAIT_REASONS
 from cacheir.runtime.engine.planner import PLAN_ORIGINS
-from cacheir.runtime.engine.prefix_index import MISS_REASONS
+from cacheir.runtime.engine.prefix_node import MISS_REASONS
 from cacheir_server.metric_aliases import aliases
 
 # Seconds. From a token of a small model on a fast machine to a long prompt on a slow one.

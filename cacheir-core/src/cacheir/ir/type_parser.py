@@ -34,18 +34,22 @@ def read_type(reader: Reader) -> Type:
 def _kv_type(reader: Reader) -> KVType:
     layers, heads, head_dim = (_field(reader, name, ",") for name in ("layers", "heads", "head_dim"))
     storage = reader.take("word", "a storage format").text
-    if reader.took(","):
-        return KVType(layers, heads, head_dim, storage, _field(reader, "window", ">"))
+    window = _number(reader, "window") if reader.took(",") else 0
+    sinks = _number(reader, "sinks") if window and reader.took(",") else 0
     reader.expect(">")
-    return KVType(layers, heads, head_dim, storage)
+    return KVType(layers, heads, head_dim, storage, window, sinks)
 
 
 def _field(reader: Reader, name: str, then: str) -> int:
-    reader.expect(name)
-    reader.expect("=")
-    value = reader.integer()
+    value = _number(reader, name)
     reader.expect(then)
     return value
+
+
+def _number(reader: Reader, name: str) -> int:
+    reader.expect(name)
+    reader.expect("=")
+    return reader.integer()
 
 
 def _size(reader: Reader) -> Dim:

@@ -61,7 +61,7 @@ class KVType:
 
     ``layers`` counts the layers of the group, ``heads`` the key/value heads, ``dtype`` is the storage format
     (f32, f16, bf16; int8 and fp8 with one scale by token and head). ``window`` is how many of the
-    latest positions stay attended, 0 for all.
+    latest positions stay attended, 0 for all; ``sinks`` how many of the first ones stay attended besides.
     """
 
     layers: int
@@ -69,6 +69,7 @@ class KVType:
     head_dim: int
     dtype: str
     window: int = 0
+    sinks: int = 0
 
     @property
     def token_bytes(self) -> int:
@@ -79,6 +80,7 @@ class KVType:
 
     def __str__(self) -> str:
         window = f", window={self.window}" if self.window else ""
+        window += f", sinks={self.sinks}" if self.sinks else ""
         return f"kv<layers={self.layers}, heads={self.heads}, head_dim={self.head_dim}, {self.dtype}{window}>"
 
 

@@ -49,11 +49,12 @@ class ExpertSpec:
 class LayerSpec:
     """One decoder layer. Layers that compare equal, weight types included, share one layer graph.
 
-    Sizes in elements; ``window`` is the number of latest positions attended, 0 for all. ``rope`` is None for a layer
-    without positions. ``qk_norm`` normalises each head of q and k before it turns; ``post_norms`` the results of
-    attention and feed-forward before they are added. ``attention_softcap`` c replaces scores s by c * tanh(s / c), 0
-    for none. ``residual_scale`` multiplies what attention and feed-forward add. ``feed_forward`` is the width of the
-    feed-forward part, of each expert where there are ``experts``.
+    Sizes in elements; ``window`` is the number of latest positions attended, 0 for all; ``sinks`` that of the first
+    ones which stay attended besides. ``rope`` is None for a layer without positions. ``qk_norm`` normalises each head
+    of q and k before it turns; ``post_norms`` the results of attention and feed-forward before they are added.
+    ``attention_softcap`` c replaces scores s by c * tanh(s / c), 0 for none. ``residual_scale`` multiplies what
+    attention and feed-forward add. ``feed_forward`` is the width of the feed-forward part, of each expert where there
+    are ``experts``.
     """
 
     heads: int
@@ -62,6 +63,7 @@ class LayerSpec:
     feed_forward: int
     rope: RopeSpec | None
     window: int = 0
+    sinks: int = 0
     attention_scale: float = 0.0  # 0 means head_dim ** -0.5
     activation: str = "silu"
     qkv_bias: bool = False

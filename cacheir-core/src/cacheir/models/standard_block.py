@@ -49,7 +49,7 @@ def _attention(writer: LayerWriter) -> Value:
     if layer.rope is not None:
         q = graph.op("rope", q, *writer.table, layout=layer.rope.layout, result="q_turned")
         k = graph.op("rope", k, *writer.table, layout=layer.rope.layout, result="k_turned")
-    softcap = {"softcap": layer.attention_softcap} if layer.attention_softcap else {}
+    optional = {"softcap": layer.attention_softcap, "sinks": layer.sinks if layer.window else 0}
     mixed = graph.op(
         "grouped_query_attention",
         q,
@@ -59,7 +59,7 @@ def _attention(writer: LayerWriter) -> Value:
         writer.row_starts,
         scale=layer.attention_scale or layer.head_dim**-0.5,
         window=layer.window,
-        **softcap,
+        **{name: value for name, value in optional.items() if value},
         result="mixed_heads",
     )
     mixed = graph.op("reshape", mixed, shape=("T", str(layer.heads * layer.head_dim)), result="mixed")

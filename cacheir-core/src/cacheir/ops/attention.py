@@ -18,6 +18,8 @@ SOFTCAP = AttrDef(
 )
 WINDOW = AttrDef("window", int, 0, "how many of the latest positions a token sees, its own included; 0 for all")
 
+SINKS = AttrDef("sinks", int, doc="how many of the first positions a token sees besides its window", optional=True)
+
 
 def query_result(q: Type, heads: int, head_dim: int, attrs: Mapping[str, Attr]) -> TensorType:
     """Check queries [T, N, D] against key/value heads: N must be a multiple of them."""
@@ -29,6 +31,8 @@ def query_result(q: Type, heads: int, head_dim: int, attrs: Mapping[str, Attr]) 
     if number(attrs["scale"], "scale") <= 0:
         raise TypeRuleError(f"scale = {attrs['scale']!r} must be above 0")
     integer(attrs["window"], "window", 0)
+    if "sinks" in attrs and (integer(attrs["sinks"], "sinks", 1) and not attrs["window"]):
+        raise TypeRuleError(f"sinks = {attrs['sinks']} are of no use without a window")
     if "softcap" in attrs and number(attrs["softcap"], "softcap") <= 0:
         raise TypeRuleError(f"softcap = {attrs['softcap']!r} must be above 0")
     return query
@@ -68,8 +72,8 @@ ATTENTION: tuple[OpDef, ...] = (
             Operand("row_starts", "i32 [B + 1]: tokens row_starts[b] to row_starts[b + 1] - 1 are row b"),
         ),
         infer_grouped_query_attention,
-        "softmax(q k * scale) v over the tokens of the same row that are not later and within the window; "
+        "softmax(q k * scale) v over the tokens of the same row that are not later and within the window or sinks; "
         "query head n reads key/value head n // (N / K)",
-        attrs=(SCALE, SOFTCAP, WINDOW),
+        attrs=(SCALE, SINKS, SOFTCAP, WINDOW),
     ),
 )

@@ -9,7 +9,7 @@ from cacheir.errors import TypeRuleError
 from cacheir.ir.graph import Attr
 from cacheir.ir.opdef import AttrDef, Effects, OpDef, Operand
 from cacheir.ir.types import TensorType, Type
-from cacheir.ops.attention import SCALE, SOFTCAP, WINDOW, query_result, row_starts_type
+from cacheir.ops.attention import SCALE, SINKS, SOFTCAP, WINDOW, query_result, row_starts_type
 from cacheir.ops.rules import floats, kv_state, layer_attr, of_dtype, same_dtype, shaped
 
 LAYER = AttrDef("layer", int, doc="the model's layer number, $layer inside a layer graph")
@@ -67,7 +67,10 @@ def _paged(types: Sequence[Type], attrs: Mapping[str, Attr]) -> tuple[TensorType
 
 
 _KV = Operand("kv", "the state of the layer's KV group")
-_PAGES = Operand("page_table", "i32 [B, M]: entry i of a row is the page of its positions from i * page_tokens on")
+_PAGES = Operand(
+    "page_table",
+    "i32 [B, M]: entry i of a row is the page of its positions from i * page_tokens on; -1 where it is freed",
+)
 _LENGTHS = Operand("lengths", "i32 [B], how many keys each row has, this step's included")
 _POSITIONS = Operand("positions", "i32 [T], each token's place in its row")
 
@@ -96,7 +99,8 @@ CACHE: tuple[OpDef, ...] = (
         results=("k", "v"),
         attrs=(LAYER, AttrDef("keys", str, "S", "the name of the size that holds the largest length")),
         infer=infer_kv_gather,
-        doc="keys and values of each row's positions 0 to max(lengths) - 1, f32 [B, S, K, D]; 0 beyond a row's length",
+        doc="keys and values of each row's positions 0 to max(lengths) - 1, f32 [B, S, K, D]; 0 beyond a row's length "
+        "and where the page is freed",
         reference="cacheir.reference.cache:kv_gather",
         examples="cacheir.ops.examples.kv:kv_gather",
     ),
@@ -112,10 +116,10 @@ CACHE: tuple[OpDef, ...] = (
             _LENGTHS,
         ),
         results=("out",),
-        attrs=(LAYER, SCALE, SOFTCAP, WINDOW),
+        attrs=(LAYER, SCALE, SINKS, SOFTCAP, WINDOW),
         infer=infer_paged_attention_prefill,
-        doc="attention of each token over the cached keys of its row that are not later and within the window; "
-        "query head n reads key/value head n // (N / K); 0 for a token that sees no key",
+        doc="attention of each token over the cached keys of its row that are not later and within the window or the "
+        "sinks; query head n reads key/value head n // (N / K); 0 for a token that sees no key",
         decompose="cacheir.ops.decompositions.attention:paged_attention_prefill",
         examples="cacheir.ops.examples.kv:paged_attention_prefill",
     ),
@@ -124,7 +128,7 @@ CACHE: tuple[OpDef, ...] = (
         dialect="kv",
         operands=(Operand("q", "float [B, N, D], one token a row"), _KV, _PAGES, _POSITIONS, _LENGTHS),
         results=("out",),
-        attrs=(LAYER, SCALE, SOFTCAP, WINDOW),
+        attrs=(LAYER, SCALE, SINKS, SOFTCAP, WINDOW),
         infer=infer_paged_attention_decode,
         doc="paged_attention_prefill where every row has one token",
         decompose="cacheir.ops.decompositions.attention:paged_attention_decode",

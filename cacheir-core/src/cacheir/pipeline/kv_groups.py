@@ -1,4 +1,4 @@
-"""KV groups: layers of equal window, heads, head size and storage format share one state and one page table."""
+"""KV groups: layers of equal window, sinks, heads, head size and storage format share one state and one page table."""
 
 from __future__ import annotations
 
@@ -86,8 +86,9 @@ def _kv_type(graph: Graph, kv_dtype: str) -> KVType | None:
     keys = attention.operands[1].type
     assert isinstance(keys, TensorType)  # the op's rule says so, and the graph has been verified
     heads, head_dim = (size.constant for size in keys.shape[1:])
-    window = attention.attr("window", 0)
-    return KVType(1, heads, head_dim, kv_dtype, window if isinstance(window, int) else 0)
+    window, sinks = (attention.attr(name, 0) for name in ("window", "sinks"))
+    assert isinstance(window, int) and isinstance(sinks, int)  # as before
+    return KVType(1, heads, head_dim, kv_dtype, window, sinks)
 
 
 def _attentions(graph: Graph) -> list[int]:

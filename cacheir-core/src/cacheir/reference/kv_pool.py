@@ -69,21 +69,23 @@ class KVPool:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Keys and values f32 [B, max(lengths), heads, head_dim] of each row; 0 beyond its length.
 
+        A page of -1 was freed (``runtime.pages.FREED``): its positions are 0 too, whatever the pool holds.
+
         Raises IRError where a row is longer than its pages, or a page it needs is not in the pool.
         """
         longest = int(lengths.max(initial=0))
         used = -(-longest // self.page_tokens)
-        needed = np.arange(used) * self.page_tokens < lengths[:, None]
         if used > page_table.shape[1]:
             raise IRError(f"a row of {longest} keys does not fit {page_table.shape[1]} pages of {self.page_tokens}")
-        pages = np.where(needed, page_table[:, :used], 0)
+        held = (np.arange(used) * self.page_tokens < lengths[:, None]) & (page_table[:, :used] != -1)
+        pages = np.where(held, page_table[:, :used], 0)
         if pages.size and not 0 <= pages.min() <= pages.max() < self.pages:
             raise IRError(f"a page table names pages {pages.min()} to {pages.max()}, but the pool has {self.pages}")
-        inside = (np.arange(longest) < lengths[:, None])[:, :, None, None]
+        inside = (np.arange(longest) < lengths[:, None]) & held.repeat(self.page_tokens, axis=1)[:, :longest]
         # [B, pages, 2, heads, page_tokens, head_dim] -> [2, B, pages * page_tokens, heads, head_dim]
         taken = self.format.decode(self.storage[self._row(layer)][pages]).transpose(2, 0, 1, 4, 3, 5)
         flat = taken.reshape(2, len(lengths), -1, self.kind.heads, self.kind.head_dim)[:, :, :longest]
-        k, v = np.where(inside, flat, np.float32(0))
+        k, v = np.where(inside[:, :, None, None], flat, np.float32(0))
         return k, v
 
     def read_pages(self, pages: Sequence[int]) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cacheir.errors import OutOfPages
 from cacheir.runtime import pages
-from cacheir.runtime.pages import PagePool, PageTable
+from cacheir.runtime.pages import FREED, PagePool, PageTable, Reach, pages_for
 
 Tables = tuple[PageTable, ...]  # one for each KV group
 
@@ -21,18 +21,27 @@ class PageCopier(Protocol):
 class KVSpace:
     """Pages by KV group. Every change of a table goes through here, so that counts and tables cannot part.
 
-    ``page_counts`` is the number of pages of each group's pool, as it was given to ``Executor.open_pools``.
+    ``page_counts`` is the number of pages of each group's pool, as it was given to ``Executor.open_pools``; ``reaches``
+    says what the group's layers see, () for all positions in every group.
     """
 
-    def __init__(self, executor: PageCopier, page_counts: Sequence[int], page_tokens: int) -> None:
+    def __init__(
+        self, executor: PageCopier, page_counts: Sequence[int], page_tokens: int, reaches: Sequence[Reach] = ()
+    ) -> None:
         self._executor = executor
         self.pools = tuple(PagePool(count) for count in page_counts)
         self.page_tokens = page_tokens
+        self.reaches = tuple(reaches) or (Reach(),) * len(self.pools)
+        self.windowed = tuple(group for group, reach in enumerate(self.reaches) if reach.window)
 
-    @property
-    def capacity_tokens(self) -> int:
-        """How many positions one sequence alone could have."""
-        return min((pool.size for pool in self.pools), default=0) * self.page_tokens
+    def capacity_tokens(self, step_tokens: int) -> int | None:
+        """How many positions one sequence could have that feeds up to ``step_tokens`` at once; None for any number."""
+        short = [
+            pool.size * self.page_tokens
+            for pool, reach in zip(self.pools, self.reaches)
+            if not reach.window or pool.size < reach.most_pages(step_tokens, self.page_tokens)
+        ]
+        return min(short, default=None)
 
     def empty(self) -> Tables:
         """The tables of a sequence without positions."""
@@ -76,6 +85,41 @@ class KVSpace:
                 pages.shrink(pool, bigger, table)
             raise
         return tuple(grown)
+
+    def trim(self, tables: Tables, position: int) -> Tables:
+        """Tables without the pages of which no token at ``position`` or later sees anything; ``FREED`` stands there."""
+        if not self.windowed:
+            return tables
+        return tuple(
+            pages.trim(pool, table, reach.unseen(position, self.page_tokens))
+            for pool, table, reach in zip(self.pools, tables, self.reaches)
+        )
+
+    def resumable(self, tables: Tables, position: int) -> bool:
+        """Whether all that a token at ``position`` sees before it is in ``tables``."""
+        size = self.page_tokens
+        for group in self.windowed:
+            unseen, table = self.reaches[group].unseen(position, size), tables[group][: pages_for(position, size)]
+            if FREED in table[: unseen.start] or FREED in table[unseen.stop :]:
+                return False
+        return True
+
+    def take_seen(self, stop: int, position: int) -> Tables:
+        """Fresh tables over the positions below ``stop`` that a token at ``position`` or later sees.
+
+        ``OutOfPages``, and nothing changed, where a group has too few free pages.
+        """
+        count, tables = pages_for(stop, self.page_tokens), list[PageTable]()
+        try:
+            for pool, reach in zip(self.pools, self.reaches):
+                gone = reach.unseen(position, self.page_tokens)[:count]
+                taken = pool.take(count - len(gone))
+                tables.append((*taken[: gone.start], *(FREED,) * len(gone), *taken[gone.start :]))
+        except OutOfPages:
+            for pool, table in zip(self.pools, tables):
+                pages.cut(pool, table, 0, self.page_tokens)
+            raise
+        return tuple(tables)
 
     def fork(self, tables: Tables, length: int) -> Tables:
         """Tables of a second sequence that shares the first ``length`` positions."""

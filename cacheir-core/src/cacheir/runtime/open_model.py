@@ -14,7 +14,7 @@ from cacheir.runtime.executor import Executor
 from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.kv_space import KVSpace
 from cacheir.runtime.no_tokenizer import NoTokenizer
-from cacheir.runtime.pages import pages_for
+from cacheir.runtime.pages import Reach, pages_for
 from cacheir.runtime.request import RequestLimits
 from cacheir.runtime.runner import Runner
 from cacheir.runtime.sampling import SamplingParams
@@ -74,8 +74,8 @@ def open_model(
     """Opens the pools of ``executor``, which has loaded ``program``, and joins the parts.
 
     ``kv_tokens`` is how many positions the pools hold, for all sessions together; 0 means one full context, and no
-    fewer than ``LEAST_KV_TOKENS``. ``kv_dtype`` is the storage format that the executor was opened with, "" for the
-    program's.
+    fewer than ``LEAST_KV_TOKENS``; see ``group_pages`` for groups with a window. ``kv_dtype`` is the storage format
+    that the executor was opened with, "" for the program's.
     """
     if program.schedules and not {"prefill", "decode"} <= set(program.schedules):
         raise UsageError(
@@ -91,16 +91,17 @@ def open_model(
             f"page_tokens and chunk_tokens must be at least 1 and kv_tokens at least 0, not {page_tokens}, "
             f"{chunk_tokens} and {kv_tokens}"
         )
-    page_counts = [pages_for(kv_tokens or max(program.max_seq, LEAST_KV_TOKENS), page_tokens)] * len(program.groups)
-    executor.open_pools(page_counts)
-    kv = KVSpace(executor, page_counts, page_tokens)
-    vocab_size = _vocab_size(program, tokenizer)
     max_tokens = min(program.max_tokens, capabilities.max_tokens)
     step_limits = StepLimits(
         max_rows=min(program.max_rows, capabilities.max_rows),
         max_tokens=max_tokens,
         chunk_tokens=min(chunk_tokens, max_tokens),
     )
+    page_counts = group_pages(program, kv_tokens, page_tokens, step_limits)
+    executor.open_pools(page_counts)
+    kv = KVSpace(executor, page_counts, page_tokens, [Reach(kind.window, kind.sinks) for kind in program.groups])
+    capacity = kv.capacity_tokens(max_tokens)
+    vocab_size = _vocab_size(program, tokenizer)
     known = tokenizer or NoTokenizer(vocab_size)
     return OpenModel(
         program=program,
@@ -119,11 +120,29 @@ def open_model(
         identity=identity,
         kv_groups=tuple(replace(kind, dtype=kv_dtype or kind.dtype) for kind in program.groups),
         limits=RequestLimits(
-            max_seq=min(program.max_seq, kv.capacity_tokens) if program.groups else program.max_seq,
+            max_seq=program.max_seq if capacity is None else min(program.max_seq, capacity),
             vocab_size=vocab_size,
             eos_ids=program.generation.eos_ids,
         ),
     )
+
+
+def group_pages(program: Program, kv_tokens: int, page_tokens: int, limits: StepLimits) -> list[int]:
+    """How many pages the pool of each KV group of ``program`` gets for ``kv_tokens`` positions.
+
+    0 stands for one full context, and no fewer than ``LEAST_KV_TOKENS``. A group with a window needs no more pages
+    than all rows of a step can hold; with 0 it gets what one sequence can hold, and no fewer than that either.
+    """
+    positions = kv_tokens or max(program.max_seq, LEAST_KV_TOKENS)
+    counts = []
+    for kind in program.groups:
+        count, reach = pages_for(positions, page_tokens), Reach(kind.window, kind.sinks)
+        if reach.window:
+            rows = limits.max_rows if kv_tokens else 1
+            resting, feeding = reach.most_pages(1, page_tokens), reach.most_pages(limits.max_tokens, page_tokens)
+            count = min(count, max(pages_for(LEAST_KV_TOKENS, page_tokens), (rows - 1) * resting + feeding))
+        counts.append(count)
+    return counts
 
 
 def _vocab_size(program: Program, tokenizer: Tokenizer | None) -> int:

@@ -1,22 +1,48 @@
 """Who owns which page of one KV group: reference counts and copy-on-write; the device sees only page numbers.
 
-A page table is a tuple of page numbers; page ``i`` of it holds the positions from ``i * page_tokens`` on. Deciding
-(``plan_growth``) is apart from doing (``grow``), so that a scheduler can ask what a step would cost.
+A page table is a tuple of page numbers; page ``i`` of it holds the positions from ``i * page_tokens`` on, and is
+``FREED`` where no later token sees any of them. Deciding (``plan_growth``) is apart from doing (``grow``), so that a
+scheduler can ask what a step would cost.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cacheir.errors import OutOfPages
 
 PageTable = tuple[int, ...]
+# In a table, in the place of a page that was given back: its positions lie behind the window.
+FREED = -1
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which positions the layers of a KV group still see: the first ``sinks`` and the latest ``window``; 0 for all."""
+
+    window: int = 0
+    sinks: int = 0
+
+    def unseen(self, position: int, page_tokens: int) -> range:
+        """The pages of which no token at ``position`` or later sees anything."""
+        if not self.window:
+            return range(0)
+        first = pages_for(self.sinks, page_tokens)
+        return range(first, max(first, (position - self.window + 1) // page_tokens))
+
+    def most_pages(self, tokens: int, page_tokens: int) -> int:
+        """The most pages that a sequence holds which feeds ``tokens`` at once; only for a group with a window."""
+        return pages_for(self.sinks, page_tokens) + pages_for(self.window + tokens - 2, page_tokens) + 1
 
 
 class PagePool:
-    """The pages of one KV group. A page is free, or held by as many tables as its count says."""
+    """The pages of one KV group. A page is free, or held by as many tables as its count says.
+
+    A cache may hold a page too (``keep``). Where it is the last holder the page is idle: nobody needs it now.
+    """
 
     def __init__(self, pages: int) -> None:
         self._counts = [0] * pages
@@ -24,6 +50,8 @@ class PagePool:
         # The lowest free pages, and perhaps some that were taken by ``after`` meanwhile; each page at most once.
         self._lowest = list(range(pages))
         self._listed = [True] * pages
+        self._kept: set[int] = set()
+        self._idle: OrderedDict[int, None] = OrderedDict()
 
     @property
     def size(self) -> int:
@@ -34,6 +62,20 @@ class PagePool:
     def free(self) -> int:
         """Pages that nobody holds."""
         return self._free
+
+    @property
+    def idle(self) -> int:
+        """Pages that a cache alone holds."""
+        return len(self._idle)
+
+    @property
+    def oldest_idle(self) -> int:
+        """The page that has been idle for the longest; there must be one."""
+        return next(iter(self._idle))
+
+    def is_idle(self, page: int) -> bool:
+        """Whether a cache alone holds ``page``."""
+        return page in self._idle
 
     def holders(self, page: int) -> int:
         """How many tables hold ``page``."""
@@ -66,6 +108,21 @@ class PagePool:
             if self._counts[page] == 0:
                 raise AssertionError(f"page {page} is shared although nobody holds it")
             self._counts[page] += 1
+            if self._idle:
+                self._idle.pop(page, None)
+
+    def keep(self, page: int) -> None:
+        """A cache holds ``page`` besides."""
+        if page in self._kept:
+            raise AssertionError(f"page {page} is kept twice")
+        self.share((page,))
+        self._kept.add(page)
+
+    def drop(self, page: int) -> None:
+        """The cache lets go of ``page``."""
+        self._kept.remove(page)
+        self._idle.pop(page, None)
+        self.give_back((page,))
 
     def give_back(self, pages: Iterable[int]) -> None:
         """One holder less for each page; a page without holders is free again."""
@@ -73,7 +130,9 @@ class PagePool:
             if self._counts[page] == 0:
                 raise AssertionError(f"page {page} is given back twice")
             self._counts[page] -= 1
-            if self._counts[page] == 0:
+            if self._counts[page] == 1 and page in self._kept:
+                self._idle[page] = None
+            elif self._counts[page] == 0:
                 self._free += 1
                 if not self._listed[page]:
                     self._listed[page] = True
@@ -108,6 +167,8 @@ class Growth:
 def plan_growth(pool: PagePool, table: PageTable, start: int, stop: int, page_tokens: int) -> Growth:
     """What ``table`` needs so that the positions ``start`` to ``stop`` - 1 may be written; changes nothing."""
     first, end = start // page_tokens, pages_for(stop, page_tokens)
+    if FREED in table[first:end]:
+        raise AssertionError(f"position {start} is to be written, and its page was freed")
     shared = tuple(index for index in range(first, min(end, len(table))) if pool.holders(table[index]) > 1)
     # Only the first page can hold positions before ``start``; in the others everything is written anew.
     copied = tuple(index for index in shared if index == first and start % page_tokens)
@@ -143,15 +204,33 @@ def shrink(pool: PagePool, grown: PageTable, table: PageTable) -> None:
 def fork(pool: PagePool, table: PageTable, length: int, page_tokens: int) -> PageTable:
     """A second table over the pages of the first ``length`` positions; both must grow before they write."""
     shared = table[: pages_for(length, page_tokens)]
-    pool.share(shared)
+    pool.share(held(shared))
     return shared
 
 
 def cut(pool: PagePool, table: PageTable, length: int, page_tokens: int) -> PageTable:
-    """``table`` without the pages that hold no position below ``length``."""
+    """``table`` without the pages that hold no position below ``length``.
+
+    The last go first, so that a cache which keeps them finds those idle for the longest that nothing builds on.
+    """
     keep = pages_for(length, page_tokens)
-    pool.give_back(table[keep:])
+    pool.give_back(reversed(held(table[keep:])))
     return table[:keep]
+
+
+def trim(pool: PagePool, table: PageTable, unseen: range) -> PageTable:
+    """``table`` with ``FREED`` at the places ``unseen``, whose pages go back."""
+    stop = min(unseen.stop, len(table))
+    # What lies before the last freed place was freed with it.
+    if stop <= unseen.start or table[stop - 1] == FREED:
+        return table
+    pool.give_back(held(table[unseen.start : stop]))
+    return (*table[: unseen.start], *(FREED,) * (stop - unseen.start), *table[stop:])
+
+
+def held(table: Sequence[int]) -> PageTable:
+    """The pages of ``table`` that are not freed."""
+    return tuple(page for page in table if page != FREED)
 
 
 def pages_for(tokens: int, page_tokens: int) -> int:

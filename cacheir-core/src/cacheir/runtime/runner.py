@@ -93,6 +93,7 @@ class Runner:
             self.check_open()
             for item in work:
                 self._turn(item.sequence)
+                item.sequence.tables = self.kv.trim(item.sequence.tables, item.sequence.cached)
             plan = plan_step([self._wish(item) for item in work], self.limits)
             if plan.ahead > 1:
                 plan = self._within_free_pages(work, plan)
@@ -120,15 +121,22 @@ class Runner:
                 self._executor.close()
 
     def release(self, sequence: TokenSequence, length: int = 0) -> None:
-        """Cuts ``sequence`` to ``length`` tokens and gives the pages behind them back."""
+        """Cuts ``sequence`` to ``length`` tokens and gives the pages behind them back.
+
+        Where its last token would see pages that were freed, nothing stays computed.
+        """
         with self.lock:
             sequence.cut(length)
-            sequence.tables = self.kv.cut(sequence.tables, length)
+            if not self.kv.resumable(sequence.tables, max(0, sequence.cached - 1)):
+                sequence.cached = 0
+            sequence.tables = self.kv.cut(sequence.tables, sequence.cached)
 
     def fork(self, sequence: TokenSequence, length: int) -> TokenSequence:
         """A second sequence with the first ``length`` tokens of ``sequence``, on the same pages until one writes."""
         with self.lock:
             cached = min(sequence.cached, length)
+            if not self.kv.resumable(sequence.tables, max(0, cached - 1)):
+                cached = 0
             tables = self.kv.fork(sequence.tables, cached)
             return TokenSequence(sequence.ids[:length], cached, tables, sequence.rotation)
 

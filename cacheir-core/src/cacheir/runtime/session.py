@@ -12,6 +12,7 @@ from cacheir.errors import BackendError, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AnswerClock
 from cacheir.runtime.host_sampling import HostSampler
+from cacheir.runtime.pages import held
 from cacheir.runtime.request import admit, check_ids, check_length
 from cacheir.runtime.runner import Outcome, Work
 from cacheir.runtime.sampling import SamplingParams
@@ -68,9 +69,11 @@ class Session:
         """What the session's keys and values take now."""
         groups, layers, kv = self._model.kv_groups, self._model.program.group_layers, self._model.runner.kv
         tables = self._sequence.tables
-        shared = [sum(pool.holders(page) > 1 for page in table) for pool, table in zip(kv.pools, tables)]
-        pages = [len(table) for table in tables]
-        return cache_stats(groups, layers, pages, shared, self._sequence.cached, kv.page_tokens)
+        pages = [held(table) for table in tables]
+        shared = [sum(pool.holders(page) > 1 for page in table) for pool, table in zip(kv.pools, pages)]
+        return cache_stats(
+            groups, layers, [len(table) for table in pages], shared, self._sequence.cached, kv.page_tokens
+        )
 
     def append(self, ids: Sequence[int]) -> None:
         """Adds tokens; ``RequestError`` for an id the model does not have, ``RequestTooLong`` where they do not fit."""

@@ -89,15 +89,14 @@ def _restore(model: OpenModel, path: Path, file: BinaryIO) -> Sequence:
     header = _read_header(path, nbytes, read)
     _check_origin(model, path, header)
     sequence = _sequence(model, path, header)
-    pages = pages_for(sequence.cached, model.runner.kv.page_tokens)
-    payload = pages * sum(_page_bytes(model, kind) for kind in model.kv_groups)
+    payload = sum(len(_seen(model, sequence, group)) * _page_bytes(model, kind) for group, kind in _groups(model))
     expected = file.tell() + payload + _DIGEST_BYTES
     if nbytes != expected:
         raise ArtifactDamagedError(f"{path} has {nbytes} bytes, and its header promises {expected}")
     with model.runner.lock:
         model.runner.check_open()
         kv = model.runner.kv
-        sequence.tables = kv.reserve(kv.empty(), 0, sequence.cached)
+        sequence.tables = kv.take_seen(sequence.cached, _next(sequence))
         try:
             for group, table, shape in _batches(model, sequence):
                 kind = model.kv_groups[group]
@@ -179,6 +178,22 @@ def _header(model: OpenModel, sequence: Sequence) -> dict[str, Any]:
     }
 
 
+def _groups(model: OpenModel) -> Iterator[tuple[int, KVType]]:
+    return enumerate(model.kv_groups)
+
+
+def _next(sequence: Sequence) -> int:
+    """The first position that may be fed: an output needs a token, so the last one may be computed again."""
+    return max(0, sequence.cached - 1)
+
+
+def _seen(model: OpenModel, sequence: Sequence, group: int) -> list[int]:
+    """The places of a group's table that hold what is still seen: all but what lies behind a window."""
+    kv = model.runner.kv
+    unseen = kv.reaches[group].unseen(_next(sequence), kv.page_tokens)
+    return [place for place in range(pages_for(sequence.cached, kv.page_tokens)) if place not in unseen]
+
+
 def _payload(model: OpenModel, sequence: Sequence) -> Iterator[bytes]:
     size = model.runner.kv.page_tokens
     for group, pages, _ in _batches(model, sequence):
@@ -190,10 +205,10 @@ def _payload(model: OpenModel, sequence: Sequence) -> Iterator[bytes]:
 
 
 def _batches(model: OpenModel, sequence: Sequence) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """(group, pages, shape of their numbers), a few pages at once, of the pages with computed positions."""
+    """(group, pages, shape of their numbers), a few pages at once, of the pages with computed positions in reach."""
     size = model.runner.kv.page_tokens
-    for group, (kind, table) in enumerate(zip(model.kv_groups, sequence.tables)):
-        table = table[: pages_for(sequence.cached, size)]
+    for group, kind in _groups(model):
+        table = tuple(sequence.tables[group][place] for place in _seen(model, sequence, group))
         for start in range(0, len(table), _BATCH_PAGES):
             pages = table[start : start + _BATCH_PAGES]
             yield group, pages, (len(pages), kind.layers, 2, kind.heads, size, kind.head_dim)

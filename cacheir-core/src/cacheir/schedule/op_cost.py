@@ -132,7 +132,7 @@ def _state_bytes(op: Op, kv: KVType, sizes: Mapping[str, int]) -> int:
         window = op.attr("window")
         if isinstance(window, int) and window:
             tokens = 1 if op.name == "paged_attention_decode" else _elements_of_rows(op.operands[0], sizes)
-            seen = min(seen, window + tokens - 1)
+            seen = min(seen, window + tokens - 1 + _sinks(op))
         rows = _evaluate(_shape(op.operands[2].type)[0], sizes)
         return kv.token_bytes * rows * seen
     if op.name == "kv_append":
@@ -148,8 +148,13 @@ def _attention_operations(op: Op, sizes: Mapping[str, int]) -> int:
     seen = max(1.0, sizes.get(KEYS, 1) - (tokens / rows - 1) / 2)
     window = op.attr("window")
     if isinstance(window, int) and window:
-        seen = min(seen, window)
+        seen = min(seen, window + _sinks(op))
     return int(tokens * heads * seen * (4 * head_dim + 5))
+
+
+def _sinks(op: Op) -> int:
+    sinks = op.attr("sinks", 0)
+    return sinks if isinstance(sinks, int) else 0
 
 
 def _shape(type_: Type) -> tuple[Dim, ...]:

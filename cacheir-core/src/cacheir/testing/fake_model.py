@@ -30,6 +30,12 @@ SPECIAL = {256: "<s>", 257: "</s>", 258: "<|im_start|>", 259: "<|im_end|>"}
 VOCAB = 260
 BOS, EOS, IM_START, IM_END = SPECIAL
 NEVER_WRITTEN = -1
+# What stands for a token that a window hides from a later one.
+HIDDEN = -2
+GROUPS = (
+    KVType(layers=2, heads=1, head_dim=8, dtype="f32"),
+    KVType(layers=1, heads=1, head_dim=8, dtype="f16", window=16),
+)
 
 
 class ByteTokenizer:
@@ -65,7 +71,8 @@ class ByteTokenizer:
 class FakeExecutor:
     """``script`` gives the logits after a history; without one they are noise that is a function of it.
 
-    ``fault(step, row)`` may return an error for a row, or raise. Every step taken is in ``steps``.
+    ``fault(step, row)`` may return an error for a row, or raise. Every step taken is in ``steps``. Where every one of
+    ``kinds`` has a window, the history is what the first of them leaves of it.
     """
 
     def __init__(
@@ -79,9 +86,10 @@ class FakeExecutor:
         run_ahead: bool = True,
         masks: bool = True,
         max_tokens: int = 64,
+        kinds: tuple[KVType, ...] = (),
     ) -> None:
         self.page_tokens = page_tokens
-        self.groups = groups
+        self.kinds = kinds or GROUPS[:groups]
         self.vocab = vocab
         self.script = script
         self.steps: list[Step] = []
@@ -166,7 +174,10 @@ class FakeExecutor:
         self.closed = True
 
     def logits(self, history: list[int]) -> np.ndarray:
-        """f32 [V], a function of the history alone."""
+        """f32 [V], a function of the history alone, or of what the windows leave of it."""
+        if all(kind.window for kind in self.kinds):
+            seen = set(self._seen(self.kinds[0], len(history) - 1, len(history)))
+            history = [token if place in seen else HIDDEN for place, token in enumerate(history)]
         if self.script is not None:
             logits = np.zeros(self.vocab, np.float32)
             logits[self.script(history)] = 9.0
@@ -186,13 +197,21 @@ class FakeExecutor:
 
     def _history(self, row: Row) -> list[int]:
         length = row.position + len(row.tokens)
-        read = [
-            [int(pool[table[p // self.page_tokens], p % self.page_tokens]) for p in range(length)]
-            for pool, table in zip(self.pools, row.pages)
-        ]
-        assert all(history == read[0] for history in read), "the groups hold different tokens"
-        assert NEVER_WRITTEN not in read[0], "a position is read that was never written"
-        return read[0]
+        history = [HIDDEN] * length
+        for pool, table, kind in zip(self.pools, row.pages, self.kinds):
+            for position in self._seen(kind, row.position, length):
+                page = table[position // self.page_tokens]
+                assert page >= 0, "a page is missing that a token sees"
+                token = int(pool[page, position % self.page_tokens])
+                assert history[position] in (HIDDEN, token), "the groups hold different tokens"
+                history[position] = token
+        assert NEVER_WRITTEN not in history, "a position is read that was never written"
+        return history
+
+    def _seen(self, kind: KVType, start: int, stop: int) -> list[int]:
+        """The positions below ``stop`` that a token at ``start`` or later sees."""
+        first = max(0, start - kind.window + 1) if kind.window else 0
+        return [*range(min(kind.sinks, first)), *range(first, stop)]
 
     def _output(self, step: Step, row: Row) -> RowOutput:
         error = self.fault(step, row)
@@ -248,18 +267,14 @@ class OverlappingExecutor(FakeExecutor):
 
 def program(executor: FakeExecutor, *, max_seq: int = 128, **defaults: Any) -> Program:
     """A program without graphs, which is all that the runtime looks at."""
-    kinds = (
-        KVType(layers=2, heads=1, head_dim=8, dtype="f32"),
-        KVType(layers=1, heads=1, head_dim=8, dtype="f16", window=16),
-    )
     return Program(
         modules={},
         schedules={},
         plans={},
         weights={},
         sources={},
-        groups=kinds[: executor.groups],
-        group_layers=((0, 2), (1,))[: executor.groups],
+        groups=executor.kinds,
+        group_layers=((0, 2), (1,))[: len(executor.kinds)],
         target="fake",
         backend="fake",
         max_seq=max_seq,

@@ -112,7 +112,7 @@ def _over_pages(
         "cu_seqlens_q": starts.to(torch.int32),
         "max_seqlen_k": max(counts),
         "seqused_k": lengths.to(torch.int32),
-        "block_table": page_table.to(torch.int32),
+        "block_table": kv.readable(page_table),
         "softmax_scale": scale,
         "causal": True,
         "window_size": list(_window(window)),

@@ -35,7 +35,7 @@ def prefill(
 
     def plan(wrapper: Any) -> None:
         counts = lengths.tolist() if kv.lengths is None else kv.lengths
-        lists = (row_starts.to(torch.int32), *_page_lists(page_table, counts, kv.page_tokens))
+        lists = (row_starts.to(torch.int32), *_page_lists(kv.readable(page_table), counts, kv.page_tokens))
         wrapper.plan(*lists, *_shape(q, kv), causal=True, **_scores(scale, window, softcap, storage.dtype))
 
     key = ("BatchPrefillWithPagedKVCacheWrapper", scale, window, softcap)
@@ -61,7 +61,7 @@ def batch_decode(
 
     def plan(wrapper: Any) -> None:
         counts = lengths.tolist() if kv.lengths is None else kv.lengths
-        lists = _page_lists(page_table, counts, kv.page_tokens)
+        lists = _page_lists(kv.readable(page_table), counts, kv.page_tokens)
         wrapper.plan(*lists, *_shape(q, kv), **_scores(scale, window, softcap, storage.dtype))
 
     key = ("BatchDecodeWithPagedKVCacheWrapper", scale, window, softcap)

@@ -30,6 +30,7 @@ def paged_attention_decode(
     scale: float,
     window: int,
     softcap: float = 0.0,
+    sinks: int = 0,
     out: Tensor,
 ) -> None:
     """q [T, N, D], page_table [T, M], positions [T], lengths [T] -> out [T, N, D]; one query a row.
@@ -37,7 +38,7 @@ def paged_attention_decode(
     Every row gathers its whole page table, so that no length has to be known on the host.
     """
     keys, values, at = _gather(kv, layer, page_table)
-    seen = _visible(at, positions[:, None], window)
+    seen = _visible(at, positions[:, None], window, sinks)
     _attend(q[:, None], keys, values, seen[:, None], scale, softcap, out[:, None])
 
 
@@ -53,13 +54,14 @@ def paged_attention_prefill(
     scale: float,
     window: int,
     softcap: float = 0.0,
+    sinks: int = 0,
     out: Tensor,
 ) -> None:
     """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal."""
     for row, begin, end, length in _rows(kv, row_starts, lengths):
         table = page_table[row : row + 1, : -(-length // kv.page_tokens)]
         keys, values, at = _gather(kv, layer, table)
-        seen = _visible(at, positions[begin:end, None], window)
+        seen = _visible(at, positions[begin:end, None], window, sinks)
         _attend(q[None, begin:end], keys, values, seen[None], scale, softcap, out[None, begin:end])
 
 
@@ -120,17 +122,20 @@ def _rows(kv: Pool, row_starts: Tensor, lengths: Tensor) -> list[tuple[int, int,
 
 
 def _gather(kv: Pool, layer: int, table: Tensor, length: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """table [B, M] -> keys and values [B, S, K, D], positions [S] of theirs; S is ``length`` or whole pages."""
+    """table [B, M] -> keys and values [B, S, K, D], positions [S] of theirs; S is ``length`` or whole pages.
+
+    A freed page, -1, is that of nobody here: it lies at the end.
+    """
     pages = kv.take(layer, table.long())  # [B, M, 2, K, P, D]
     rows, count, _, heads, page_tokens, head_dim = pages.shape
     both = pages.permute(2, 0, 1, 4, 3, 5).reshape(2, rows, count * page_tokens, heads, head_dim)[:, :, :length]
     return both[0], both[1], torch.arange(both.shape[2], dtype=torch.int32, device=table.device)
 
 
-def _visible(at: Tensor, positions: Tensor, window: int) -> Tensor:
-    """at [S], positions [Q, 1] -> bool [Q, S]: no later key, and with a window the last ``window`` alone."""
+def _visible(at: Tensor, positions: Tensor, window: int, sinks: int = 0) -> Tensor:
+    """at [S], positions [Q, 1] -> bool [Q, S]: no later key, and with a window those in it or the sinks."""
     seen = at <= positions
-    return seen & (at > positions - window) if window else seen
+    return seen & ((at > positions - window) | (at < sinks)) if window else seen
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float, softcap: float, out: Tensor) -> None:

@@ -18,7 +18,7 @@ KEYS = 32
 @triton.jit
 def _split(
     q, storage, scales, table, positions, partial, scale, softcap, width, heads, kv_heads, page_tokens, dim, window,
-    CODED: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+    sinks, CODED: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     group = heads // kv_heads
@@ -26,9 +26,12 @@ def _split(
     begin = 0
     if window > 0:
         begin = tl.maximum(0, last + 1 - window)
-    share = tl.cdiv(tl.cdiv(last + 1 - begin, SPLITS), KEYS) * KEYS
-    start = begin + split * share
-    stop = tl.minimum(start + share, last + 1)
+    # Keys are counted without those between the sinks and the window, whose pages may be freed.
+    near = tl.minimum(sinks, begin)
+    skip = begin - near
+    share = tl.cdiv(tl.cdiv(last + 1 - skip, SPLITS), KEYS) * KEYS
+    start = split * share
+    stop = tl.minimum(start + share, last + 1 - skip)
     member, at = tl.arange(0, GROUP), tl.arange(0, BLOCK)
     inside = (member < group)[:, None] & (at < dim)[None, :]
     query_at = (row * heads + kv_head * group + member)[:, None] * dim + at[None, :]
@@ -38,8 +41,9 @@ def _split(
     mixed = tl.zeros((GROUP, BLOCK), tl.float32)
     first = start
     while first < stop:  # and no range: Triton's interpreter takes no bounds that are tensors
-        key = first + tl.arange(0, KEYS)
-        seen = key < stop
+        index = first + tl.arange(0, KEYS)
+        key = tl.where(index < near, index, index + skip)
+        seen = index < stop
         page = tl.load(table + row * width + key // page_tokens, mask=seen, other=0).to(tl.int64)
         place = ((page * 2 * kv_heads + kv_head) * page_tokens + key % page_tokens) * dim
         both = seen[:, None] & (at < dim)[None, :]
@@ -92,6 +96,7 @@ def paged_attention_decode(
     scale: float,
     window: int,
     softcap: float = 0.0,
+    sinks: int = 0,
     out: Tensor,
 ) -> None:
     """q [T, N, D], page_table [T, M], positions [T], lengths [T] -> out [T, N, D]; one query a row."""
@@ -101,7 +106,7 @@ def paged_attention_decode(
     block = triton.next_power_of_2(max(16, dim))
     _split[(tokens, kv_heads, SPLITS)](
         q, kv.layer(layer), kv.scales(layer), page_table, positions, partial, scale, softcap, page_table.shape[1],
-        heads, kv_heads, kv.page_tokens, dim, window,
+        heads, kv_heads, kv.page_tokens, dim, window, sinks,
         CODED=kv.coded, SPLITS=SPLITS, KEYS=KEYS, GROUP=triton.next_power_of_2(heads // kv_heads), BLOCK=block,
     )  # fmt: skip
     _merge[(tokens * heads,)](partial, out, dim, SPLITS=SPLITS, BLOCK=block)

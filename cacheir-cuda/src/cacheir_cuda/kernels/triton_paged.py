@@ -24,12 +24,17 @@ _COUNTED = os.environ.get("TRITON_INTERPRET") != "1"
 
 
 @triton.jit
-def _keys(query, storage, scales, table, first, stop, positions, largest, total, mixed, scale, softcap, window, kv_head,
-          kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, CODED: tl.constexpr,
-          MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """One tile of keys for the rows of ``query`` [R, BLOCK], whose positions are ``positions`` [R]."""
-    key, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
-    seen = key < stop
+def _keys(query, storage, scales, table, first, stop, positions, largest, total, mixed, scale, softcap, window, sinks,
+          near, skip, lowest, kv_head, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
+          CODED: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """One tile of keys for the rows of ``query`` [R, BLOCK], whose positions are ``positions`` [R].
+
+    Keys are counted without the ``skip`` ones behind the first ``near``. Below ``lowest`` nothing but sinks is loaded:
+    the pages there may be freed.
+    """
+    index, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
+    key = tl.where(index < near, index, index + skip)
+    seen = (index < stop) & ((key >= lowest) | (key < sinks))
     page = tl.load(table + key // page_tokens, mask=seen, other=0).to(tl.int64)
     place = ((page * 2 * kv_heads + kv_head) * page_tokens + key % page_tokens) * dim
     both = seen[:, None] & (at < dim)[None, :]
@@ -51,7 +56,7 @@ def _keys(query, storage, scales, table, first, stop, positions, largest, total,
     if MASK:
         allowed = seen[None, :] & (key[None, :] <= positions[:, None])
         if window > 0:
-            allowed = allowed & (key[None, :] > positions[:, None] - window)
+            allowed = allowed & ((key[None, :] > positions[:, None] - window) | (key < sinks)[None, :])
         scores = tl.where(allowed, scores, float("-inf"))
     new = tl.maximum(largest, tl.max(scores, axis=1))
     safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key yet
@@ -63,9 +68,9 @@ def _keys(query, storage, scales, table, first, stop, positions, largest, total,
 
 
 @triton.jit
-def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softcap, width, window, heads: tl.constexpr,
-             kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, CODED: tl.constexpr,
-             QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
+def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softcap, width, window, sinks,
+             heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
+             CODED: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
              PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
@@ -84,11 +89,14 @@ def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softc
         base = tl.load(positions + begin) + start - begin
         at_position = base + member
         stop = tl.minimum(base + QUERIES, tl.load(positions + begin) + end - begin)
-        low = 0
+        lowest = 0
         if window > 0:
-            low = tl.maximum(0, base - window + 1) // KEYS * KEYS
+            lowest = tl.maximum(0, base - window + 1)
+        near = tl.minimum(sinks, lowest // KEYS * KEYS)
+        skip = lowest // KEYS * KEYS - near
+        stop -= skip
         # Up to here every query sees every key of a tile.
-        clear = low
+        clear = 0
         if window == 0:
             clear = (base + 1) // KEYS * KEYS
         largest = tl.full((QUERIES,), float("-inf"), tl.float32)
@@ -97,30 +105,33 @@ def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softc
         kv_head = head // (heads // kv_heads)
         pages = table + row.to(tl.int64) * width
         if COUNTED:
-            for first in tl.range(low, clear, KEYS):
+            for first in tl.range(0, clear, KEYS):
                 largest, total, mixed = _keys(
                     query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
-                    window, kv_head, kv_heads, page_tokens, dim, CODED, False, KEYS, BLOCK)  # fmt: skip
+                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, False, KEYS,
+                    BLOCK)  # fmt: skip
             for first in tl.range(clear, stop, KEYS):
                 largest, total, mixed = _keys(
                     query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
-                    window, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
+                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS,
+                    BLOCK)  # fmt: skip
         else:
-            first = low
+            first = 0
             while first < stop:
                 largest, total, mixed = _keys(
                     query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
-                    window, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
+                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS,
+                    BLOCK)  # fmt: skip
                 first += KEYS
         mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out + place, mixed.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, width, window, heads: tl.constexpr,
-            kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr, CODED: tl.constexpr,
-            SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
-            PDL: tl.constexpr):  # fmt: skip
+def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, width, window, sinks,
+            heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
+            CODED: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+            COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -130,9 +141,11 @@ def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, 
     begin = 0
     if window > 0:
         begin = tl.maximum(0, last + 1 - window)
-    share = tl.cdiv(tl.cdiv(last + 1 - begin, SPLITS), KEYS) * KEYS
-    start = begin + split * share
-    stop = tl.minimum(start + share, last + 1)
+    near = tl.minimum(sinks, begin)
+    skip = begin - near
+    share = tl.cdiv(tl.cdiv(last + 1 - skip, SPLITS), KEYS) * KEYS
+    start = split * share
+    stop = tl.minimum(start + share, last + 1 - skip)
     member, at = tl.arange(0, GROUP), tl.arange(0, BLOCK)
     inside = (member < group)[:, None] & (at < dim)[None, :]
     place = (row * heads + kv_head * group + member)[:, None] * dim + at[None, :]
@@ -146,13 +159,13 @@ def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, 
         for first in tl.range(start, stop, KEYS):
             largest, total, mixed = _keys(
                 query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0,
-                kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
+                sinks, near, skip, begin, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
     else:
         first = start
         while first < stop:
             largest, total, mixed = _keys(
                 query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0,
-                kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
+                sinks, near, skip, begin, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
             first += KEYS
     if SPLITS == 1:
         tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
@@ -191,6 +204,7 @@ def prefill(
     scale: float,
     window: int,
     softcap: float = 0.0,
+    sinks: int = 0,
     out: Tensor,
     pdl: bool = False,
 ) -> None:
@@ -205,9 +219,9 @@ def prefill(
     grid = (heads, triton.cdiv(tokens, queries), page_table.shape[0])
     launch(
         _prefill, grid, q, kv.layer(layer), kv.scales(layer), page_table, row_starts, positions, out, scale * _LOG2E,
-        softcap, page_table.shape[1], window, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens, dim=dim,
-        CODED=kv.coded, QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED, pdl=pdl,
-        num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
+        softcap, page_table.shape[1], window, sinks, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens,
+        dim=dim, CODED=kv.coded, QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED,
+        pdl=pdl, num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
     )  # fmt: skip
 
 
@@ -221,6 +235,7 @@ def decode(
     scale: float,
     window: int,
     softcap: float = 0.0,
+    sinks: int = 0,
     out: Tensor,
     pdl: bool = False,
 ) -> None:
@@ -232,7 +247,7 @@ def decode(
     partial = q.new_empty((tokens, heads, splits, dim + 2), dtype=float32) if splits > 1 else q
     launch(
         _decode, (tokens, kv_heads, splits), q, kv.layer(layer), kv.scales(layer), page_table, positions, partial, out,
-        scale * _LOG2E, softcap, page_table.shape[1], window, heads=heads, kv_heads=kv_heads,
+        scale * _LOG2E, softcap, page_table.shape[1], window, sinks, heads=heads, kv_heads=kv_heads,
         page_tokens=kv.page_tokens, dim=dim,
         CODED=kv.coded, SPLITS=splits, KEYS=64, GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
         COUNTED=_COUNTED, pdl=pdl, num_warps=4, num_stages=3,
@@ -253,10 +268,11 @@ def paged_attention_prefill(
     scale: float,
     window: int,
     softcap: float = 0.0,
+    sinks: int = 0,
     out: Tensor,
 ) -> None:
     """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal."""
-    named = {"layer": layer, "scale": scale, "window": window, "softcap": softcap}
+    named = {"layer": layer, "scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
     prefill(q, kv, page_table, row_starts, positions, **named, out=out)  # type: ignore[arg-type]
 
 

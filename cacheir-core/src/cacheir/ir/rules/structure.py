@@ -100,6 +100,8 @@ def _type_faults(type_: Type, bounds: dict[str, tuple[int, int]]) -> Iterator[tu
     if isinstance(type_, KVType):
         if min(type_.layers, type_.heads, type_.head_dim) < 1 or type_.window < 0 or not is_word(type_.dtype):
             yield "bad-type", f"{type_} needs at least one layer, head and element, and a storage format"
+        if type_.sinks < 0 or (type_.sinks and not type_.window):
+            yield "bad-type", f"{type_} has {type_.sinks} sinks, which only a window can have"
         return
     if not is_dtype(type_.dtype):
         yield "bad-type", f"there is no element type {type_.dtype!r}"

@@ -100,12 +100,15 @@ def _attend(composer: Composer, q: Value, keys: Value, values: Value, mask: Valu
 
 
 def _seen(composer: Composer, position: Value, key_position: Value) -> Value:
-    """Whether a token at ``position`` sees a key at ``key_position``: not later, and within the window."""
+    """Whether a token at ``position`` sees a key at ``key_position``: not later, and within the window or the sinks."""
     seen: Value = composer.emit("compare", key_position, position, direction="le")
     window = composer.attrs["window"]
     if window:
         last_hidden = composer.emit("subtract", position, composer.constant("i32", window))
         near = composer.emit("compare", key_position, last_hidden, direction="gt")
+        if "sinks" in composer.attrs:
+            sinks = composer.constant("i32", composer.attrs["sinks"])
+            near = composer.emit("logical_or", near, composer.emit("compare", key_position, sinks, direction="lt"))
         seen = composer.emit("logical_and", seen, near)
     return seen
 

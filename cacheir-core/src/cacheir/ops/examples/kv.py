@@ -49,7 +49,11 @@ def paged_attention_prefill() -> Examples:
             _of("i32", rows),
         )
         examples.append((types, {"layer": 1, "scale": scale, "window": window}))
-    return [*examples, (examples[1][0], {**examples[1][1], "softcap": 1.5})]
+    return [
+        *examples,
+        (examples[1][0], {**examples[1][1], "softcap": 1.5}),
+        (examples[3][0], {**examples[3][1], "window": 2, "sinks": 1}),
+    ]
 
 
 def paged_attention_decode() -> Examples:
@@ -69,4 +73,8 @@ def paged_attention_decode() -> Examples:
             _of("i32", rows),
         )
         examples.append((types, {"layer": 0, "scale": scale, "window": window}))
-    return [*examples, (examples[0][0], {**examples[0][1], "softcap": 1.5})]
+    return [
+        *examples,
+        (examples[0][0], {**examples[0][1], "softcap": 1.5}),
+        (examples[1][0], {**examples[1][1], "sinks": 2}),
+    ]

@@ -94,14 +94,15 @@ def grouped_query_attention() -> Examples:
                 _of("i32", tokens),
                 _of("i32", rows + 1),
             ),
-            {"scale": scale, "window": window, **softcap},
+            {"scale": scale, "window": window, **more},
         )
-        for dtype, tokens, heads, kv_heads, rows, scale, window, softcap in (
+        for dtype, tokens, heads, kv_heads, rows, scale, window, more in (
             ("f32", 5, 4, 2, 1, _SCALE, 0, {}),
             ("f32", 7, 3, 3, 3, _SCALE, 2, {}),
             ("f32", 1, 4, 1, 1, 0.3, 0, {}),
             ("f32", 5, 4, 2, 2, _SCALE, 0, {"softcap": 1.5}),
             ("bf16", 6, 6, 2, 2, _SCALE, 3, {}),
+            ("f32", 6, 2, 1, 1, _SCALE, 2, {"sinks": 1}),
         )
     ]
 

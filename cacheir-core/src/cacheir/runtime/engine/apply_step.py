@@ -45,13 +45,19 @@ def take_twin(state: EngineState, entry: Entry, listener: Listener) -> None:
 
 
 def turn(state: EngineState) -> None:
-    """Whoever passed a length beyond which the model turns all keys otherwise is computed anew from the first token."""
+    """What is done before each plan.
+
+    Whoever passed a length beyond which the model turns all keys otherwise is computed anew from the first token; pages
+    that lie behind a window go back.
+    """
     for entry in state.running if state.switches else ():
         rotation = sum(len(entry.sequence.ids) > switch for switch in state.switches)
         if rotation != entry.sequence.rotation:
             state.changes += 1
             _give_back(state, entry)
             entry.sequence.cached, entry.sequence.rotation = 0, rotation
+    for entry in state.running if state.kv.windowed else ():
+        entry.sequence.tables = state.kv.trim(entry.sequence.tables, entry.sequence.cached)
 
 
 def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
@@ -63,18 +69,18 @@ def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
         assert isinstance(entry, Entry)
         # All of them first: what one is about to use must not be evicted for another.
         entry.nodes = state.found(entry)
-        state.index.acquire(entry.nodes)
-    for entry in plan.admitted:
-        assert isinstance(entry, Entry)
+        entry.sequence.tables = state.index.acquire(entry.nodes)
+    admitted = [entry for entry in plan.admitted if isinstance(entry, Entry)]
+    restored = state.index.restore([(entry.nodes, entry.sequence.tables) for entry in admitted])
+    for entry, tables in zip(admitted, restored):
+        entry.sequence.tables = tables
         _admit(state, entry, now)
     for part in plan.parts:
         entry, size = part.entry, state.kv.page_tokens
         assert isinstance(entry, Entry)
         stop = entry.sequence.cached + part.fed + plan.ahead - 1
         if stop > entry.pages * size:
-            lacking = -(-stop // size) - entry.pages - state.space.free
-            if lacking > 0:
-                state.index.evict(lacking)
+            state.index.make_room([-(-stop // size) - entry.pages] * len(state.kv.pools))
             entry.sequence.tables = state.kv.reserve(entry.sequence.tables, entry.sequence.cached, stop)
 
 
@@ -249,6 +255,7 @@ def new_entry(state: EngineState, listener: Listener, answer: Answer, number: in
         answer=answer,
         on_host=on_host,
         listeners=[listener],
+        windowed=state.kv.windowed,
         priority=job.priority,
         bounded=job.deadline is not None,
     )
@@ -257,8 +264,6 @@ def new_entry(state: EngineState, listener: Listener, answer: Answer, number: in
 def _admit(state: EngineState, entry: Entry, now: float) -> None:
     path, again = entry.nodes, entry.started != 0.0
     state.changes += 1
-    state.index.restore(path)
-    entry.sequence.tables = state.index.tables(path)
     entry.sequence.cached = len(path) * state.kv.page_tokens
     state.waiting.remove(entry)
     state.counters.aged_admissions += any(other.priority > entry.priority for other in state.waiting)

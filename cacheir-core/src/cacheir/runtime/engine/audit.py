@@ -10,6 +10,8 @@ from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.plan_step import EnginePlan
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.executor import Executor, Row, Step
+from cacheir.runtime.kv_space import Tables
+from cacheir.runtime.pages import FREED, pages_for
 
 # Of the largest value of a layer's page: what rounding may differ in where kernels are chosen by shape.
 TOLERANCE = 2e-3
@@ -67,43 +69,44 @@ def audit_entry(
     The tokens are computed anew in pages of their own, which are given back. ``exact`` compares bits, as an executor
     promises them; else values within ``TOLERANCE``.
     """
-    tokens = len(entry.nodes) * state.kv.page_tokens
-    missing = max(0, len(entry.nodes) - state.space.free)
-    if missing > state.index.evictable:
+    kv, space, tokens = state.kv, state.space, len(entry.nodes) * state.kv.page_tokens
+    lacking = len(entry.nodes) > space.free + space.evictable
+    if lacking or any(min(len(entry.nodes), window.most) > window.pages for window in space.windows):
         return AuditFinding(job_id=entry.job.id, tokens=tokens, skipped="there are no free pages to compute them in")
-    state.index.evict(missing)
-    tables = state.kv.reserve(state.kv.empty(), 0, tokens)
+    tables, chunk = kv.empty(), state.limits.chunk_tokens
     try:
-        _compute(executor, state, entry, tables, tokens)
+        for start in range(0, tokens, chunk):
+            stop = min(start + chunk, tokens)
+            tables = kv.trim(tables, start)
+            state.index.make_room([pages_for(stop, kv.page_tokens) - len(table) for table in tables])
+            tables = kv.reserve(tables, start, stop)
+            _compute(executor, entry, tables, start, stop)
         return _compared(executor, state, entry, tables, group_layers, exact=exact)
     except CacheIRError as error:
         return AuditFinding(job_id=entry.job.id, tokens=tokens, skipped=f"the tokens could not be computed: {error}")
     finally:
-        state.kv.cut(tables, 0)
+        kv.cut(tables, 0)
 
 
-def _compute(
-    executor: Executor, state: EngineState, entry: Entry, tables: tuple[tuple[int, ...], ...], tokens: int
-) -> None:
-    ids, chunk = entry.sequence.ids, state.limits.chunk_tokens
-    for start in range(0, tokens, chunk):
-        row = Row(
-            slot=0,
-            tokens=tuple(ids[start : min(start + chunk, tokens)]),
-            position=start,
-            pages=tables,
-            want="nothing",
-            sampling=entry.job.sampling,
-            length=len(ids),
-        )
-        executor.wait(executor.submit(Step(mode="prefill", rows=(row,))))
+def _compute(executor: Executor, entry: Entry, tables: Tables, start: int, stop: int) -> None:
+    ids = entry.sequence.ids
+    row = Row(
+        slot=0,
+        tokens=tuple(ids[start:stop]),
+        position=start,
+        pages=tables,
+        want="nothing",
+        sampling=entry.job.sampling,
+        length=len(ids),
+    )
+    executor.wait(executor.submit(Step(mode="prefill", rows=(row,))))
 
 
 def _compared(
     executor: Executor,
     state: EngineState,
     entry: Entry,
-    tables: tuple[tuple[int, ...], ...],
+    tables: Tables,
     group_layers: Sequence[Sequence[int]],
     *,
     exact: bool,
@@ -112,11 +115,14 @@ def _compared(
 
     tokens = len(entry.nodes) * state.kv.page_tokens
     for group, table in enumerate(tables):
-        taken = [node.pages[group] for node in entry.nodes]
-        theirs, ours = executor.read_pages(group, taken), executor.read_pages(group, table)
-        for page in range(len(taken)):
+        # Behind a window, only what is still seen was taken over.
+        front = entry.sequence.tables[group][: len(entry.nodes)]
+        pages = [page for page, pool_page in enumerate(front) if pool_page != FREED]
+        theirs = executor.read_pages(group, [front[page] for page in pages])
+        ours = executor.read_pages(group, [table[page] for page in pages])
+        for number, page in enumerate(pages):
             for place, layer in enumerate(group_layers[group]):
-                mine, found = ours[page, place], theirs[page, place]
+                mine, found = ours[number, place], theirs[number, place]
                 bound = 0.0 if exact else TOLERANCE * max(float(np.abs(mine).max()), 1e-6)
                 difference = np.abs(mine - found)
                 if not (difference <= bound).all():  # a NaN is a difference too
@@ -127,7 +133,7 @@ def _compared(
                         problem=f"keys or values differ by {largest:g} (allowed: {bound:g})",
                         group=group,
                         page=page,
-                        pool_page=taken[page],
+                        pool_page=front[page],
                         layer=layer,
                     )
     return AuditFinding(job_id=entry.job.id, tokens=tokens)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.engine.job import Job, Listener, TokenLogprobs
-from cacheir.runtime.engine.prefix_index import Node
+from cacheir.runtime.engine.prefix_node import Node
 from cacheir.runtime.host_sampling import HostSampler
+from cacheir.runtime.pages import FREED, held
 from cacheir.runtime.sequence import Sequence
 
 
@@ -28,6 +29,7 @@ class Entry:
     sampler: HostSampler | None = None  # a plugin's, in place of core's rule
     listeners: list[Listener] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    windowed: tuple[int, ...] = ()  # the KV groups with a window
     priority: int = 0
     bounded: bool = False  # whether any listener has, or had, a deadline
     started: float = 0.0  # when it first ran; 0 before
@@ -67,6 +69,13 @@ class Entry:
     def releasable(self) -> int:
         """Pages of a group that are free, or evictable, once it has given its own back."""
         return self.pages - sum(node.users > 1 for node in self.nodes)
+
+    @property
+    def releasable_windows(self) -> tuple[int, ...]:
+        """The same for each group with a window, and no more than that: who shares a block may have left its page."""
+        shared = [place for place, node in enumerate(self.nodes) if node.users > 1] if self.windowed else []
+        tables = [self.sequence.tables[group] for group in self.windowed]
+        return tuple(len(held(table)) - sum(table[place] != FREED for place in shared) for table in tables)
 
     @property
     def remaining(self) -> int:

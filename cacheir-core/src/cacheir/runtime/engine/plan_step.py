@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add, gt, sub
 from typing import Any, Protocol
 
 # Why nothing more was admitted in a step.
@@ -32,6 +33,8 @@ class Candidate(Protocol):
     def pages(self) -> int: ...
     @property
     def releasable(self) -> int: ...
+    @property
+    def releasable_windows(self) -> Sequence[int]: ...
     @property
     def remaining(self) -> int: ...
     @property
@@ -64,24 +67,45 @@ class EngineLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WindowSpace:
+    """A KV group with a window: ``pages`` that are free or could be, and the ``most`` that one sequence holds."""
+
+    pages: int
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Space:
-    """Pages of a group: ``free``, and ``evictable`` ones that only the prefix index holds."""
+    """Pages of a group: ``free``, and ``evictable`` ones that only the prefix index holds.
+
+    ``windows`` are the groups with a window. All tables of a sequence are equally long, so that a step needs as many
+    new pages in one group as in another.
+    """
 
     free: int
     evictable: int
     page_tokens: int
+    windows: tuple[WindowSpace, ...] = ()
+
+    @property
+    def pages(self) -> int:
+        """The pages that rows of a step can have: of the group that has the fewest."""
+        pages = self.free + self.evictable
+        return min([pages, *(window.pages for window in self.windows)]) if self.windows else pages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reuse:
     """What the prefix index has for a waiting request: ``blocks``, of which ``pages`` are resident.
 
-    ``evictable_pages`` of those would stop being evictable.
+    ``evictable_pages`` of those would stop being evictable. ``windows`` has both numbers for each group with a window,
+    of the pages that are seen from there.
     """
 
     blocks: int = 0
     pages: int = 0
     evictable_pages: int = 0
+    windows: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +163,7 @@ def plan_step(
     if mode == "prefill" or waiting or plan.preempted:
         ahead = 1
     elif ahead > 1:
-        ahead = steps_ahead(plan.parts, min(ahead, limits.max_ahead), space.free + space.evictable, space.page_tokens)
+        ahead = steps_ahead(plan.parts, min(ahead, limits.max_ahead), space.pages, space.page_tokens)
     return EnginePlan(
         mode=mode,
         parts=tuple(plan.parts),
@@ -190,6 +214,8 @@ class _Plan:
         self.preempted: list[Candidate] = []
         self.waits = ""
         self._free = space.free + space.evictable
+        self._windows = [window.pages for window in space.windows]
+        self._most = [window.most for window in space.windows]
         self._page_tokens = space.page_tokens
         self._limits = limits
         self._tokens = limits.max_tokens
@@ -228,11 +254,15 @@ class _Plan:
             found = reuse(entry)
             known = len_ids(entry)
             # All of it must fit, and a token more: else it would only push others out, or be pushed out itself.
-            needed = -(-(known + 1) // self._page_tokens) - found.pages
-            if needed + found.evictable_pages > self._free:
+            total = -(-(known + 1) // self._page_tokens)
+            needed = total - found.pages + found.evictable_pages
+            windows = found.windows or ((0, 0),) * len(self._windows)
+            behind = [min(total, most) - pages + idle for most, (pages, idle) in zip(self._most, windows)]
+            if needed > self._free or any(map(gt, behind, self._windows)):
                 self.waits = "pages"
                 return
-            self._free -= needed + found.evictable_pages
+            self._free -= needed
+            self._windows = list(map(sub, self._windows, behind))
             missing = known - found.blocks * self._page_tokens
             tokens = self._chunk(entry, missing)
             self._add(entry, tokens, last=tokens == missing)
@@ -252,10 +282,10 @@ class _Plan:
         draft = entry.draft[: self._tokens]
         needed = pages_needed(entry, entry.cached + 1 + len(draft), self._page_tokens)
         needed -= pages_needed(entry, entry.cached + 1, self._page_tokens)
-        if not draft or needed > self._free:
+        if not draft or not self._has(needed):
             return part
         self._tokens -= len(draft)
-        self._free -= needed
+        self._take(needed)
         return Part(entry, part.tokens, part.last, draft)
 
     def _chunk(self, entry: Candidate, missing: int) -> int:
@@ -265,14 +295,23 @@ class _Plan:
     def _place(self, entry: Candidate, tokens: int) -> None:
         # Both are asked for once: this runs for each row of each step.
         needed, pending = pages_needed(entry, entry.cached + tokens, self._page_tokens), entry.pending
-        while needed > self._free:
+        while not self._has(needed):
             victim = self._victim()
             self.preempted.append(victim)
             self._free += victim.releasable
+            self._windows = list(map(add, self._windows, victim.releasable_windows))
             if victim is entry:
                 return
-        self._free -= needed
+        self._take(needed)
         self._add(entry, tokens, last=tokens == pending)
+
+    def _has(self, pages: int) -> bool:
+        return pages <= self._free and (not self._windows or pages <= min(self._windows))
+
+    def _take(self, pages: int) -> None:
+        self._free -= pages
+        if pages and self._windows:
+            self._windows = [free - pages for free in self._windows]
 
     def _victim(self) -> Candidate:
         """The last in rank that has no part in the step yet and has not left."""

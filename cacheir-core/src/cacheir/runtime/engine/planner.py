@@ -63,6 +63,8 @@ class Planner:
     def foresee(self, plan: EnginePlan, now: float, ahead: int) -> None:
         """Plans the step after ``plan``, which is under way; does nothing where that one will repeat it."""
         state = self._state
+        if state.kv.windowed:
+            return  # which pages are behind a window by then is known only then
         fed = {id(part.entry): part for part in plan.parts}
         after = [_After(entry, fed.get(id(entry))) for entry in state.running]
         staying, ended = [one for one in after if not one.ends], [one for one in after if one.ends]
@@ -96,11 +98,10 @@ class Planner:
         if plan is None or state.waiting or state.changes != self._changes:
             return None
         space = state.space
-        pages = space.free + space.evictable
-        if pages < len(plan.parts):  # each row takes at most one more
+        if space.pages < len(plan.parts):  # each row takes at most one more
             return None
         if ahead > 1:
-            ahead = steps_ahead(plan.parts, min(ahead, state.limits.max_ahead), pages, space.page_tokens)
+            ahead = steps_ahead(plan.parts, min(ahead, state.limits.max_ahead), space.pages, space.page_tokens)
         if plan.ahead != ahead or plan.admitted:
             plan = self._steady = replace(plan, ahead=ahead, admitted=())
         return plan
@@ -134,6 +135,7 @@ class _Foreseen:
 class _After:
     """What an entry that runs will be once its ``part`` of the step under way is computed, if nothing unusual comes."""
 
+    releasable_windows: tuple[int, ...] = ()  # nor where there are windows
     draft: tuple[int, ...] = ()  # nothing is planned ahead where there are drafts
 
     def __init__(self, entry: Entry, part: Part | None) -> None:

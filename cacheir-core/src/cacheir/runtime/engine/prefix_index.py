@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from cacheir.errors import OutOfPages
+from cacheir.runtime.engine.prefix_node import Block, Node, PrefixCounts
 from cacheir.runtime.engine.spill import SpillStore
 from cacheir.runtime.kv_space import KVSpace, Tables
+from cacheir.runtime.pages import FREED, PageTable, held
 
-Block = tuple[int, ...]
-
-# Why a token of a prompt had to be computed. "last_token": its block was found, but an output comes out of it.
-MISS_REASONS = ("new", "evicted", "partial_page", "last_token", "not_asked")
 # Paths of evicted blocks that are remembered, so that a miss can say whether the block was ever there.
 _REMEMBERED_EVICTIONS = 4096
-
-
-class Node:
-    """One block of tokens, from position ``start`` on; ``pages`` has one page for each KV group.
-
-    ``users`` counts the sequences whose tables hold these pages. A sequence that holds a node holds its parents too.
-    A spilled node has no pages but the key of its block on the host, and neither has any node below it;
-    ``resident`` counts the children that have pages.
-    """
-
-    __slots__ = ("block", "children", "pages", "parent", "resident", "salt", "spilled", "start", "tick", "users")
-
-    def __init__(self, parent: Node | None, salt: str, start: int, block: Block, pages: tuple[int, ...]) -> None:
-        self.parent = parent  # None for a root, and once it is evicted
-        self.salt = salt
-        self.start = start
-        self.block = block
-        self.pages = pages
-        self.children: dict[Block, Node] = {}
-        self.spilled: int | None = None
-        self.resident = 0
-        self.users = 0
-        self.tick = 0
-
-
-@dataclass
-class PrefixCounts:
-    """Exact counts of prompt tokens: those found, those computed by reason, and blocks that came and went."""
-
-    hit_tokens: int = 0
-    missed_tokens: Counter[str] = field(default_factory=Counter)
-    inserted_blocks: int = 0
-    evicted_blocks: int = 0
-    merged_blocks: int = 0  # computed twice, kept once
 
 
 class PrefixIndex:
@@ -58,7 +21,8 @@ class PrefixIndex:
 
     A prompt of another salt is another tree: tenants with different salts never share a page, nor can they learn from
     the time of an answer what others asked. The index holds each of its pages once (``PagePool.share``). Only leaves
-    that no sequence uses are evicted, the longest unused first.
+    that no sequence uses are evicted, the longest unused first. In a group with a window a page may go by itself once
+    no sequence holds it (``PagePool.keep``), though sequences that have moved on still use its block.
     """
 
     def __init__(self, kv: KVSpace, store: SpillStore | None = None) -> None:
@@ -74,15 +38,17 @@ class PrefixIndex:
         self._leaves: list[tuple[int, int, Node]] = []
         # What was evicted. It serves to name a reason alone, never to find a page.
         self._evicted: OrderedDict[tuple[str, int, Block], None] = OrderedDict()
+        # The block of each page that a group with a window has here.
+        self._block_of: dict[int, dict[int, Node]] = {group: {} for group in kv.windowed}
 
     @property
     def blocks(self) -> int:
-        """All blocks, each a page in every group."""
+        """All blocks, each a page in every group without a window."""
         return self._size
 
     @property
     def evictable(self) -> int:
-        """Blocks that no sequence uses: so many pages of each group could be freed now."""
+        """Blocks that no sequence uses: so many pages of each group without a window could be freed now."""
         return self._size - self._in_use
 
     def match(self, ids: Sequence[int], salt: str = "") -> list[Node]:
@@ -96,25 +62,69 @@ class PrefixIndex:
             path.append(node)
         return path
 
-    def acquire(self, nodes: Sequence[Node]) -> None:
-        """One more user for ``nodes``, which become the newest, and are not evicted until they are released."""
+    def usable(self, path: Sequence[Node], most: int) -> int:
+        """How many of the first ``most`` nodes of ``path`` a sequence can go on from.
+
+        Behind the last of them, all that the layers with a window see must still be there.
+        """
+        most, size = min(most, len(path)), self._kv.page_tokens
+        if not self._kv.windowed:
+            return most
+        best, runs, first = 0, dict.fromkeys(self._kv.windowed, 0), dict.fromkeys(self._kv.windowed, 0)
+        for number, node in enumerate(path[:most]):
+            reached = True
+            for group in self._kv.windowed:
+                there = self._has(node, group)
+                runs[group] = runs[group] + 1 if there else 0
+                first[group] += there and first[group] == number
+                unseen = self._kv.reaches[group].unseen((number + 1) * size, size)
+                behind = number + 1 - min(unseen.stop, number + 1) if unseen else number + 1
+                reached &= runs[group] >= behind and first[group] >= min(unseen.start, number + 1)
+            best = number + 1 if reached else best
+        return best
+
+    def seen_pages(self, resident: Sequence[Node], blocks: int, group: int) -> tuple[int, int]:
+        """Of a group with a window the pages of ``resident`` that are seen behind so many blocks; how many are idle."""
+        unseen, pool = self._unseen(group, blocks), self._kv.pools[group]
+        pages = held([node.pages[group] for place, node in enumerate(resident) if place not in unseen])
+        return len(pages), sum(map(pool.is_idle, pages))
+
+    def acquire(self, nodes: Sequence[Node]) -> Tables:
+        """One more user for ``nodes``, which become the newest, and are not evicted until they are released.
+
+        Gives tables over those of their pages that are still seen behind them, one more holder for each. What lies on
+        the host is missing in them (``restore``).
+        """
         for node in nodes:
             self._use(node)
-
-    def restore(self, nodes: Sequence[Node]) -> None:
-        """Brings back those of ``nodes``, all acquired, that lie on the host; ``OutOfPages`` where there is no room."""
-        spilled = [node for node in nodes if node.spilled is not None]
-        lacking = len(spilled) - min((pool.free for pool in self._kv.pools), default=0)
-        if lacking > 0:
-            self.evict(lacking)
-        for node in spilled:
-            self._restore(node)
-
-    def tables(self, nodes: Sequence[Node]) -> Tables:
-        """Tables over the pages of ``nodes``, one more holder for each."""
+        tables = []
         for group, pool in enumerate(self._kv.pools):
-            pool.share(node.pages[group] for node in nodes)
-        return tuple(tuple(node.pages[group] for node in nodes) for group in range(len(self._kv.pools)))
+            unseen = self._unseen(group, len(nodes))
+            table = tuple(
+                FREED if place in unseen else node.pages[group]
+                for place, node in enumerate(nodes)
+                if node.spilled is None
+            )
+            pool.share(held(table))
+            tables.append(table)
+        return tuple(tables)
+
+    def restore(self, paths: Sequence[tuple[Sequence[Node], Tables]]) -> list[Tables]:
+        """The tables that ``acquire`` gave for each of ``paths``, with those nodes that lay on the host and come back.
+
+        ``OutOfPages`` where there is no room.
+        """
+        # All at once: what one path has brought back must not be evicted for the next, nor lack what that one sees.
+        due: dict[Node, set[int]] = {}
+        for nodes, tables in paths:
+            for place in range(len(tables[0]) if tables else len(nodes), len(nodes)):
+                groups = due.setdefault(nodes[place], set())
+                groups.update(group for group in range(len(tables)) if place not in self._unseen(group, len(nodes)))
+        if due:
+            self.make_room([sum(group in groups for groups in due.values()) for group in range(len(self._kv.pools))])
+            for node, groups in due.items():
+                self._restore(node, [group for group in sorted(groups) if self._has(node, group)])
+        return [self._joined(nodes, tables) for nodes, tables in paths]
 
     def release(self, nodes: Sequence[Node]) -> None:
         """One user less; the pages themselves are the caller's to give back."""
@@ -130,7 +140,7 @@ class PrefixIndex:
 
         ``path`` are the nodes of a sequence so far, ``tables`` its pages. Gives the number of blocks for which the tree
         already had pages: the caller swaps its own for those (``adopted``), so that a block that two sequences
-        computed at once is kept once.
+        computed at once is kept once. Pages that a block has lost to the window are taken from ``tables``.
         """
         size, merged = self._kv.page_tokens, 0
         for number in range(len(path), length // size):
@@ -148,6 +158,7 @@ class PrefixIndex:
                 node.pages = tuple(table[number] for table in tables)
                 self._hold(node)
             else:
+                self._refill(node, tuple(table[number] for table in tables))
                 merged += 1
                 self.counts.merged_blocks += 1
             self._use(node)
@@ -158,12 +169,27 @@ class PrefixIndex:
         """``tables`` with the pages of ``path`` in front; pages that were the sequence's own are given back."""
         changed = []
         for group, (pool, table) in enumerate(zip(self._kv.pools, tables)):
-            front = tuple(node.pages[group] for node in path)
-            theirs = [page for page, own in zip(front, table) if page != own]
-            pool.share(theirs)
+            front = tuple(FREED if own == FREED else node.pages[group] for node, own in zip(path, table))
+            pool.share(page for page, own in zip(front, table) if page != own)
             pool.give_back(own for page, own in zip(front, table) if page != own)
             changed.append(front + table[len(front) :])
         return tuple(changed)
+
+    def make_room(self, pages: Sequence[int]) -> None:
+        """Frees pages that nobody needs until each group has as many free ones as ``pages`` says, as far as it can."""
+        pools = self._kv.pools
+        plain = [pages[group] - pools[group].free for group in range(len(pools)) if group not in self._block_of]
+        if max(plain, default=0) > 0:
+            self.evict(max(plain))
+        for group, block_of in self._block_of.items():
+            pool = pools[group]
+            while pool.free < pages[group] and pool.idle:
+                page = pool.oldest_idle
+                node = block_of[page]
+                if node.users or node.resident:
+                    self._drop_page(node, group)
+                else:
+                    self._let_go(node, keep=True)
 
     def evict(self, blocks: int, *, keep: bool = True) -> int:
         """Frees up to ``blocks`` blocks that nobody uses, the longest unused leaf first; gives how many.
@@ -184,7 +210,11 @@ class PrefixIndex:
         size = self._kv.page_tokens
         self.counts.hit_tokens += reused
         missed = self.counts.missed_tokens
-        missed["last_token"] += found - reused
+        # The block of the last token is never taken over (``EngineState.found``).
+        most = min(found, (len(ids) - 1) // size * size)
+        missed["last_token"] += found - most
+        if most > reused:
+            missed["window"] += most - reused
         tail = len(ids) % size
         missed["partial_page"] += tail
         for start in range(found, len(ids) - tail, size):
@@ -211,21 +241,72 @@ class PrefixIndex:
         if not node.resident:
             heapq.heappush(self._leaves, (node.tick, id(node), node))
 
+    def _has(self, node: Node, group: int) -> bool:
+        """Whether ``node`` has its page of ``group``, here or on the host."""
+        if node.spilled is not None:
+            return self._store is not None and self._store.has(node.spilled, group)
+        return node.pages[group] != FREED
+
+    def _unseen(self, group: int, blocks: int) -> range:
+        """The places of which nothing is seen behind so many blocks."""
+        size = self._kv.page_tokens
+        return self._kv.reaches[group].unseen(blocks * size, size)
+
+    def _joined(self, nodes: Sequence[Node], tables: Tables) -> Tables:
+        """``tables`` with the pages of those of ``nodes`` that they lack, one more holder for each."""
+        whole = []
+        for group, (pool, table) in enumerate(zip(self._kv.pools, tables)):
+            unseen = self._unseen(group, len(nodes))
+            places = range(len(table), len(nodes))
+            added = tuple(FREED if place in unseen else nodes[place].pages[group] for place in places)
+            pool.share(held(added))
+            whole.append(table + added)
+        return tuple(whole)
+
     def _hold(self, node: Node) -> None:
         """The index holds the pages of ``node`` from now on."""
-        for group, pool in enumerate(self._kv.pools):
-            pool.share((node.pages[group],))
+        for group in range(len(self._kv.pools)):
+            self._hold_page(node, group)
         self._size += 1
         if node.parent is not None:
             node.parent.resident += 1
+
+    def _hold_page(self, node: Node, group: int) -> None:
+        page, pool = node.pages[group], self._kv.pools[group]
+        if group not in self._block_of:
+            pool.share((page,))
+        elif page != FREED:
+            pool.keep(page)
+            self._block_of[group][page] = node
+
+    def _refill(self, node: Node, pages: PageTable) -> None:
+        """Takes those of ``pages`` that ``node`` has lost."""
+        for group in self._kv.windowed:
+            if node.pages[group] == FREED != pages[group]:
+                node.pages = (*node.pages[:group], pages[group], *node.pages[group + 1 :])
+                self._hold_page(node, group)
+
+    def _drop_page(self, node: Node, group: int) -> None:
+        """Frees the page of ``node`` in a group with a window; its block stays for what the other groups have."""
+        self._release_page(node, group)
+        node.pages = (*node.pages[:group], FREED, *node.pages[group + 1 :])
+        self.counts.evicted_window_pages += 1
+
+    def _release_page(self, node: Node, group: int) -> None:
+        page, pool = node.pages[group], self._kv.pools[group]
+        if group not in self._block_of:
+            pool.give_back((page,))
+        elif page != FREED:
+            del self._block_of[group][page]
+            pool.drop(page)
 
     def _let_go(self, node: Node, keep: bool) -> None:
         """Gives the pages of ``node`` back; its block moves to the host where the store takes it."""
         parent = node.parent
         assert parent is not None
         key = self._store.put(node.pages) if keep and self._store is not None else None
-        for group, pool in enumerate(self._kv.pools):
-            pool.give_back((node.pages[group],))
+        for group in range(len(self._kv.pools)):
+            self._release_page(node, group)
         node.pages = ()
         self._size -= 1
         parent.resident -= 1
@@ -240,25 +321,32 @@ class PrefixIndex:
             self._make_room_on_host()
         if parent.parent is not None and not parent.users:
             self._list(parent)
+            self._prune(parent)
 
-    def _restore(self, node: Node) -> None:
+    def _prune(self, node: Node) -> None:
+        """Lets a leaf without any page go that nobody uses: it is found by nobody any more."""
+        if node.pages and not node.children and not node.users and not held(node.pages):
+            self._let_go(node, keep=False)
+
+    def _restore(self, node: Node, groups: Sequence[int]) -> None:
+        """``node`` comes back from the host with its pages of ``groups``."""
         assert self._store is not None and node.spilled is not None
-        taken: list[tuple[int, ...]] = []
+        taken: dict[int, int] = {}
         try:
-            for pool in self._kv.pools:
-                taken.append(pool.take(1))
+            for group in groups:
+                (taken[group],) = self._kv.pools[group].take(1)
         except OutOfPages:
-            for pool, pages in zip(self._kv.pools, taken):
-                pool.give_back(pages)
+            for group, page in taken.items():
+                self._kv.pools[group].give_back((page,))
             raise
-        node.pages = tuple(pages[0] for pages in taken)
+        node.pages = tuple(taken.get(group, FREED) for group in range(len(self._kv.pools)))
         key, node.spilled = node.spilled, None
         del self._spilled[key]
         self._store.restore(key, node.pages)
-        # ``take`` made the index their holder.
-        self._size += 1
-        if node.parent is not None:
-            node.parent.resident += 1
+        self._hold(node)
+        # The index is their holder now, in place of whoever took them.
+        for group, page in taken.items():
+            self._kv.pools[group].give_back((page,))
 
     def _make_room_on_host(self) -> None:
         # A block that is about to be restored stays: room for it on the device may be what spilled the last one.
@@ -269,7 +357,10 @@ class PrefixIndex:
             self._remember(node)
             self._forget_spilled(node)
             self._drop_below(node)
+            parent = node.parent
             self._detach(node)
+            if parent is not None:
+                self._prune(parent)
 
     def _forget_spilled(self, node: Node) -> None:
         assert node.spilled is not None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cacheir.errors import UsageError
 from cacheir.runtime.engine.disk_blocks import DiskBlocks
 from cacheir.runtime.executor import Executor
+from cacheir.runtime.pages import FREED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,16 +112,19 @@ class SpillStore:
         return SpillEstimate(block_bytes=block_bytes, transfer_s=2 * block_bytes / speed, recompute_s=recompute)
 
     def put(self, pages: Sequence[int]) -> int | None:
-        """Copies a block, one page of each group, to the host; its key, or None where it is to be dropped."""
+        """Copies a block, one page of each group, to the host; its key, or None where it is to be dropped.
+
+        A page may be ``FREED``; a block of nothing else is dropped.
+        """
         if self.policy.mode == "off":
             return None
         if self.policy.mode == "advised" and not self.estimate().worth_it:
             self.counts.recomputing_is_cheaper += 1
             return None
-        if self._block_bytes > self.policy.host_bytes:
+        if self._block_bytes > self.policy.host_bytes or all(page == FREED for page in pages):
             return None
         began = time.perf_counter()
-        arrays = {group: self._executor.read_pages(group, (page,)) for group, page in enumerate(pages)}
+        arrays = {group: self._executor.read_pages(group, (page,)) for group, page in enumerate(pages) if page != FREED}
         try:
             self._blocks[self._next] = arrays
         except OSError:  # the disk is full: what does not fit is computed anew
@@ -140,9 +144,13 @@ class SpillStore:
             return None
         return next((key for key in self._blocks if not in_use(key)), None)
 
+    def has(self, key: int, group: int) -> bool:
+        """Whether the block has a page of ``group``."""
+        return group in self._blocks[key]
+
     def restore(self, key: int, pages: Sequence[int]) -> None:
-        """Writes a block into fresh pages, and forgets it."""
-        arrays = self._blocks[key]
+        """Writes a block into fresh pages, those that are not ``FREED``, and forgets it."""
+        arrays = {group: array for group, array in self._blocks[key].items() if pages[group] != FREED}
         began = time.perf_counter()
         for group, array in arrays.items():
             self._executor.write_pages(group, (pages[group],), array)

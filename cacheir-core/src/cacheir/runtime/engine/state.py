@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from cacheir.runtime.engine.counters import EngineCounters
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.outbox import Outbox
-from cacheir.runtime.engine.plan_step import EngineLimits, Reuse, Space
-from cacheir.runtime.engine.prefix_index import Node, PrefixIndex
+from cacheir.runtime.engine.plan_step import EngineLimits, Reuse, Space, WindowSpace
+from cacheir.runtime.engine.prefix_index import PrefixIndex
+from cacheir.runtime.engine.prefix_node import Node
 from cacheir.runtime.kv_space import KVSpace
 
 if TYPE_CHECKING:
@@ -40,9 +41,23 @@ class EngineState:
 
     @property
     def space(self) -> Space:
-        """The pages that a step may count on: of the group that has the fewest."""
-        free = min((pool.free for pool in self.kv.pools), default=1 << 30)
-        return Space(free=free, evictable=self.index.evictable, page_tokens=self.kv.page_tokens)
+        """The pages that a step may count on."""
+        kv, windowed = self.kv, self.kv.windowed
+        if not windowed:
+            free = min((pool.free for pool in kv.pools), default=1 << 30)
+            return Space(free=free, evictable=self.index.evictable, page_tokens=kv.page_tokens)
+        plain = [pool.free for group, pool in enumerate(kv.pools) if group not in windowed]
+        return Space(
+            free=min(plain, default=1 << 30),
+            evictable=self.index.evictable,
+            page_tokens=kv.page_tokens,
+            windows=tuple(self._window_space(group) for group in windowed),
+        )
+
+    def _window_space(self, group: int) -> WindowSpace:
+        pool, reach = self.kv.pools[group], self.kv.reaches[group]
+        most = reach.most_pages(self.limits.chunk_tokens, self.kv.page_tokens)
+        return WindowSpace(pages=pool.free + pool.idle, most=most)
 
     @property
     def queued_tokens(self) -> int:
@@ -58,11 +73,12 @@ class EngineState:
         if not self.reuses or not job.reuse or job.prompt_logprobs is not None:
             return []
         path = self.index.match(entry.sequence.ids, job.salt)
-        return path[: (len(entry.sequence.ids) - 1) // self.kv.page_tokens]
+        return path[: self.index.usable(path, (len(entry.sequence.ids) - 1) // self.kv.page_tokens)]
 
     def reuse(self, entry: Entry) -> Reuse:
         """What ``plan_step`` needs to know of ``found``."""
         path = self.found(entry)
         resident = [node for node in path if node.spilled is None]
         idle = sum(node.users == 0 for node in resident)
-        return Reuse(blocks=len(path), pages=len(resident), evictable_pages=idle)
+        windows = tuple(self.index.seen_pages(resident, len(path), group) for group in self.kv.windowed)
+        return Reuse(blocks=len(path), pages=len(resident), evictable_pages=idle, windows=windows)

@@ -1,0 +1,48 @@
+"""What the prefix index is made of: a node for each block of tokens, and exact counts with a reason for every miss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+Block = tuple[int, ...]
+
+# Why a token of a prompt had to be computed. "last_token": its block was found, but an output comes out of it.
+# "window": its block was found, but not all pages that the layers with a window see from there.
+MISS_REASONS = ("new", "evicted", "partial_page", "last_token", "window", "not_asked")
+
+
+class Node:
+    """One block of tokens, from position ``start`` on; ``pages`` has one page for each KV group.
+
+    In a group with a window that may be ``FREED``: such pages are cached for as long as nobody needs their room.
+    ``users`` counts the sequences whose tables hold these pages. A sequence that holds a node holds its parents too.
+    A spilled node has no pages but the key of its block on the host, and neither has any node below it;
+    ``resident`` counts the children that have pages.
+    """
+
+    __slots__ = ("block", "children", "pages", "parent", "resident", "salt", "spilled", "start", "tick", "users")
+
+    def __init__(self, parent: Node | None, salt: str, start: int, block: Block, pages: tuple[int, ...]) -> None:
+        self.parent = parent  # None for a root, and once it is evicted
+        self.salt = salt
+        self.start = start
+        self.block = block
+        self.pages = pages
+        self.children: dict[Block, Node] = {}
+        self.spilled: int | None = None
+        self.resident = 0
+        self.users = 0
+        self.tick = 0
+
+
+@dataclass
+class PrefixCounts:
+    """Exact counts of prompt tokens: those found, those computed by reason, and blocks that came and went."""
+
+    hit_tokens: int = 0
+    missed_tokens: Counter[str] = field(default_factory=Counter)
+    inserted_blocks: int = 0
+    evicted_blocks: int = 0
+    evicted_window_pages: int = 0  # of blocks that stayed
+    merged_blocks: int = 0  # computed twice, kept once
