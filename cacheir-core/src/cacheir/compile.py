@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cacheir import settings
 from cacheir.arguments import (
+    checked_count,
     checked_flag,
     checked_instance,
     checked_pairs,
@@ -50,6 +51,8 @@ def compile_model(
     precise: bool = False,
     batch_invariant: bool = False,
     strict: bool = False,
+    kv_window: int = 0,
+    kv_sinks: int = 0,
     backend_options: Mapping[str, str] | None = None,
     materialise: bool = False,
     installation: Installation | None = None,
@@ -59,8 +62,9 @@ def compile_model(
 
     ``model_path`` is a folder, a file or a named model. ``max_seq`` 0 means the model's own limit, at most
     ``DEFAULT_MAX_SEQ``. ``passes`` and ``skip_passes`` are as on the command line, ``kernels`` maps an op to the kernel
-    that must run it. ``strict`` refuses a model of which something was left unused. ``backend_options`` are the
-    target's own and go into the artifact. ``materialise`` copies the weights into it; else it names the model's files.
+    that must run it. ``strict`` refuses a model of which something was left unused. ``kv_window`` and ``kv_sinks`` are
+    as in ``CompileOptions``. ``backend_options`` are the target's own and go into the artifact. ``materialise`` copies
+    the weights into it; else it names the model's files.
 
     Raises UsageError for an argument that cannot be, ModelError's children for the model, PassError's for a pass,
     LoweringError's for a plan that cannot be made, ArtifactError where the artifact cannot be written.
@@ -81,6 +85,8 @@ def compile_model(
         precise=checked_flag("precise", precise),
         batch_invariant=checked_flag("batch_invariant", batch_invariant),
         strict=checked_flag("strict", strict),
+        kv_window=checked_count("kv_window", kv_window),
+        kv_sinks=checked_count("kv_sinks", kv_sinks),
         backend_options=checked_pairs("backend_options", backend_options or {}),
     )
     installed = installation or default()

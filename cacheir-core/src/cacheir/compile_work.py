@@ -119,7 +119,18 @@ class CompileWork:
                 f"{path.name}: {len(model.unread)} fields or tensors that nothing used: {', '.join(model.unread[:8])}",
                 hint="without --strict they are noted, and left out of what is computed",
             )
-        return model
+        return self._narrowed(model)
+
+    def _narrowed(self, model: ImportedModel) -> ImportedModel:
+        """``model`` with the window and the sinks that were asked for. UsageError for a plain graph."""
+        from cacheir.models.attention_reach import with_reach
+
+        window, sinks = self.options.kv_window, self.options.kv_sinks
+        if not window and not sinks:
+            return model
+        if model.spec is None:
+            raise UsageError("a plain graph has no keys and values, so it takes no kv_window and no kv_sinks")
+        return replace(model, spec=with_reach(model.spec, window, sinks))
 
     def compile(self, model: ImportedModel, facts: HeaderFacts, resume: Paused | None = None) -> Compiled:
         """The steps from a model to a program, in order; nothing is read of the weights and nothing is written.

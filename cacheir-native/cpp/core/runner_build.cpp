@@ -134,7 +134,7 @@ void Runner::finish() {
   const Needs needs = check_program(*this);
   finished_ = true;
   windows_ = needs.windows;
-  windows_.resize(std::max(windows_.size(), pools_.size()), 0);
+  windows_.resize(std::max(windows_.size(), pools_.size()), -1);
   find_modes();
   const size_t workers = static_cast<size_t>(threads()), rows = static_cast<size_t>(options_.max_tokens);
   const size_t columns = needs.columns;

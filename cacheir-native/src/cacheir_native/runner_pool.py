@@ -35,7 +35,7 @@ class RunnerPool:
         self._runner.write_pages(self._group, pages.tolist(), data)
 
     def gather(self, layer: int, page_table: I32, lengths: I32) -> tuple[F32, F32]:
-        """Keys and values f32 [B, max(lengths), heads, head_dim]; 0 beyond a row's length."""
+        """Keys and values f32 [B, max(lengths), heads, head_dim]; 0 beyond a row's length and where it was freed."""
         longest = int(lengths.max(initial=0))
         parts = [self._row(layer, table, int(length), longest) for table, length in zip(page_table, lengths)]
         both = np.stack(parts)
@@ -44,7 +44,9 @@ class RunnerPool:
     def _row(self, layer: int, table: I32, length: int, longest: int) -> F32:
         """f32 [2, longest, heads, head_dim]."""
         used = -(-length // self._page_tokens)
-        data = self._runner.read_pages(self._group, table[:used].tolist())[:, self._rows[layer]]
+        freed = table[:used] < 0
+        data = self._runner.read_pages(self._group, np.maximum(table[:used], 0).tolist())[:, self._rows[layer]]
+        data[freed] = 0
         # [pages, 2, heads, page_tokens, head_dim] -> [2, pages * page_tokens, heads, head_dim]
         flat = data.transpose(1, 0, 3, 2, 4).reshape(2, -1, data.shape[2], data.shape[4])[:, :length]
         out = np.zeros((2, longest, *flat.shape[2:]), np.float32)

@@ -42,6 +42,8 @@ def serve(
     precise: bool = typer.Option(False, help="Take only kernels that compute in f32."),
     quant: str = typer.Option("", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."),
     kv_dtype: str = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8."),
+    kv_window: int = typer.Option(0, min=0, help="Positions that each token sees; 0: as the model has it."),
+    kv_sinks: int = typer.Option(0, min=0, help="First positions that each token sees besides a window."),
     cuda_dtype: str = typer.Option("", help="How the cuda backend holds matrices: bfloat16 or float16."),
     jit_after_warmup: str = typer.Option(
         "", help="error: the cuda backend runs its steps once at the start, and compiles no kernel after that."
@@ -102,7 +104,11 @@ def serve(
             name: value for name, value in (("cuda_dtype", cuda_dtype), ("jit_after_warmup", jit_after_warmup)) if value
         },
         compile_options=CompileOptions(
-            precise=precise, quant=quant, max_rows=max_batch_size or CompileOptions.max_rows
+            precise=precise,
+            quant=quant,
+            kv_window=kv_window,
+            kv_sinks=kv_sinks,
+            max_rows=max_batch_size or CompileOptions.max_rows,
         ),
         progress=lambda text: print(text, file=sys.stderr),
     )

@@ -26,8 +26,9 @@ class CompileOptions:
     ``max_seq`` positions of a sequence (0: the model's own limit), ``max_rows`` sequences of a step, ``max_tokens``
     tokens of a step. ``kernels`` forces a kernel for an op. ``precise`` takes only kernels that compute in f32,
     ``batch_invariant`` only those whose bits do not depend on the number of rows. ``strict`` refuses a model of which
-    the importer left a field or a tensor unused. ``backend_options`` are the target's own (``BackendSpec.options``);
-    the artifact is opened with them unless who opens it asks for others.
+    the importer left a field or a tensor unused. ``kv_window`` narrows what layers see to so many of the latest
+    positions (0: the model's own), ``kv_sinks`` leaves the first ones in sight besides. ``backend_options`` are the
+    target's own (``BackendSpec.options``); the artifact is opened with them unless who opens it asks for others.
     """
 
     target: str = "cpu"
@@ -42,6 +43,8 @@ class CompileOptions:
     precise: bool = False
     batch_invariant: bool = False
     strict: bool = False
+    kv_window: int = 0
+    kv_sinks: int = 0
     backend_options: Mapping[str, str] = field(default_factory=dict)
 
 

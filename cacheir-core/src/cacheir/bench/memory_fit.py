@@ -20,7 +20,9 @@ from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import BackendSpec
 from cacheir.runtime.executor import ExecutorOptions, MemoryForecast, MemoryUse
 from cacheir.runtime.host_memory import host_bytes
+from cacheir.runtime.open_model import group_pages
 from cacheir.runtime.pages import pages_for
+from cacheir.runtime.steps import StepLimits
 from cacheir.schedule.program import Program
 
 # Coarse steps in which a setting is lowered until the model fits.
@@ -101,8 +103,9 @@ class MemoryPlanner:
             installation=self.installation,
         )
         resolve(self.backend.executor)(options).close()  # a UsageError of its own for a KV format that it has not
-        count = demand.concurrency * pages_for(demand.context, demand.page_tokens)
-        pages = [count] * len(program.groups)
+        positions = demand.concurrency * pages_for(demand.context, demand.page_tokens) * demand.page_tokens
+        limits = StepLimits(max_rows=demand.concurrency, max_tokens=program.max_tokens, chunk_tokens=program.max_tokens)
+        pages = group_pages(program, positions, demand.page_tokens, limits)
         forecast = resolve(self.backend.memory)
         return MemoryPlan(
             demand=demand,

@@ -49,6 +49,8 @@ def chat(
     strict: bool = model_options.STRICT,
     quant: str = model_options.QUANT,
     kv_dtype: str = model_options.KV_DTYPE,
+    kv_window: int = model_options.KV_WINDOW,
+    kv_sinks: int = model_options.KV_SINKS,
     cuda_dtype: str = model_options.CUDA_DTYPE,
     unfuse: list[str] = model_options.UNFUSE,
     stats: bool = typer.Option(False, "--stats", help="Say on standard error what each answer cost."),
@@ -80,6 +82,8 @@ def chat(
         strict=strict,
         quant=quant,
         kv_dtype=kv_dtype,
+        kv_window=kv_window,
+        kv_sinks=kv_sinks,
         cuda_dtype=cuda_dtype,
         unfuse=unfuse,
     ) as runtime:

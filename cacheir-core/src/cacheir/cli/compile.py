@@ -30,6 +30,8 @@ def compile_command(
     output: Path = _OUTPUT,
     target: str = typer.Option("cpu", help="The backend to compile for."),
     quant: str = model_options.QUANT,
+    kv_window: int = model_options.KV_WINDOW,
+    kv_sinks: int = model_options.KV_SINKS,
     mode: list[str] = _MODE,
     max_seq: int = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's own limit, at most 8192."),
     max_rows: int = typer.Option(8, min=1, help="Sequences of a step."),
@@ -64,6 +66,8 @@ def compile_command(
             precise=precise,
             batch_invariant=batch_invariant,
             strict=strict,
+            kv_window=kv_window,
+            kv_sinks=kv_sinks,
             backend_options=model_options.cuda_options(cuda_dtype),
         )
         staged(model, output, options, until=until, after=from_pass, materialise=materialise, as_json=as_json)
@@ -83,6 +87,8 @@ def compile_command(
         precise=precise,
         batch_invariant=batch_invariant,
         strict=strict,
+        kv_window=kv_window,
+        kv_sinks=kv_sinks,
         backend_options=model_options.cuda_options(cuda_dtype),
         materialise=materialise,
         progress=say,

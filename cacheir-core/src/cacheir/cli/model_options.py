@@ -20,6 +20,8 @@ PRECISE = typer.Option(
 )
 QUANT = typer.Option("", help="Quantise the weights: a quantiser's name, as int8 or int4, or a recipe file (.json).")
 KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default f32.")
+KV_WINDOW = typer.Option(0, min=0, help="Let each token see this many of the latest positions; 0: as the model has it.")
+KV_SINKS = typer.Option(0, min=0, help="Besides a window, let each token see this many of the first positions.")
 CUDA_DTYPE = typer.Option("", help="How the cuda backend holds matrices: bfloat16, its default, or float16.")
 STRICT = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused.")
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
@@ -38,6 +40,8 @@ def open_runtime(
     quant: str = "",
     kv_dtype: str = "",
     cuda_dtype: str = "",
+    kv_window: int = 0,
+    kv_sinks: int = 0,
 ) -> Runtime:
     """The open model; what takes long, and which kernels had to be replaced here, is said on standard error."""
     runtime = Runtime(
@@ -49,7 +53,9 @@ def open_runtime(
         unfuse=unfuse,
         kv_dtype=kv_dtype,
         backend_options=cuda_options(cuda_dtype),
-        compile_options=CompileOptions(precise=precise, strict=strict, quant=quant),
+        compile_options=CompileOptions(
+            precise=precise, strict=strict, quant=quant, kv_window=kv_window, kv_sinks=kv_sinks
+        ),
         progress=say,
     )
     for note in runtime.artifact.notes:

@@ -37,6 +37,8 @@ def plan(
     max_tokens: int = typer.Option(0, min=0, help="Tokens of a step; 0: 512, or an artifact's own limit."),
     backend: str = model_options.BACKEND,
     threads: int = model_options.THREADS,
+    kv_window: int = model_options.KV_WINDOW,
+    kv_sinks: int = model_options.KV_SINKS,
     kv_dtype: str = typer.Option("", help="The storage format of keys and values; the program's without it."),
     quant: str = typer.Option("", help="Quantise the weights: the name of a quantiser."),
     page_tokens: int = typer.Option(16, min=1, help="Tokens of a page."),
@@ -53,7 +55,7 @@ def plan(
         model=model,
         backend=spec,
         installation=default(),
-        options=CompileOptions(),
+        options=CompileOptions(kv_window=kv_window, kv_sinks=kv_sinks),
         threads=threads or settings.count("CACHEIR_THREADS") or usable_cores(),
         imports=resident_memory_bytes() or 0,
     )

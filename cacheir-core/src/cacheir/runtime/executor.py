@@ -30,7 +30,9 @@ class Row:
     ``slot`` is where the executor keeps its token, position, random counter and penalty counts. ``tokens`` are the ids
     to feed, empty for "the slot's last token" (a decode row). ``position`` is the first token's. ``pages`` is the row's
     whole page table after this step's reservations, one tuple for each KV group; page ``i`` holds the positions from
-    ``i * page_tokens`` on. ``want`` is one of ``WANTS``; ``want_at`` lists the indices into ``tokens`` whose output is
+    ``i * page_tokens`` on. In a group with a window it is ``pages.FREED`` (-1) where no token of this row, or of a
+    later one, sees any of those: nothing may be read there, and what a kernel gathers without asking must count for
+    nothing, NaN included. ``want`` is one of ``WANTS``; ``want_at`` lists the indices into ``tokens`` whose output is
     wanted, () for the last one alone. ``length`` is how many tokens the request's sequence has, those that later steps
     feed included; 0 stands for those fed so far. A program reads it (main's ``%sequence_lengths``) where its rotation
     depends on it.

@@ -192,6 +192,13 @@ def _check_artifact(card: Card, path: Path, wanted: CompileOptions) -> None:
             f"{path} was compiled without asking whether all of the model is used",
             hint="compile the model again with --strict",
         )
+    for name in ("kv_window", "kv_sinks"):
+        asked, has = getattr(wanted, name), getattr(card.options, name)
+        if asked and asked != has:
+            raise UsageError(
+                f"{path} was compiled with {name} {has}, not {asked}",
+                hint=f"compile the model again with --{name.replace('_', '-')} {asked}",
+            )
     if wanted.max_seq and wanted.max_seq != card.max_seq:
         raise UsageError(
             f"{path} was compiled for {card.max_seq} positions, not {wanted.max_seq}",

@@ -140,7 +140,7 @@ class Runner {
   std::vector<Weight> weights_;
   std::vector<std::pair<const float*, size_t>> vectors_;
   std::vector<std::unique_ptr<KvPool>> pools_;
-  std::vector<int> windows_;             // of each KV group, 0 where a layer attends to everything
+  std::vector<int> windows_;             // of each KV group, 0 where a layer attends to everything, -1 where none attends
   std::unordered_map<std::string, Section> sections_;
   std::unordered_map<std::string, Mode> modes_;
   std::unordered_map<int, Slot> slots_;
