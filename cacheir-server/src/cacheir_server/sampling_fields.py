@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cacheir.errors import UsageError
+from cacheir.plugins.installation import default
+from cacheir.plugins.registry import Registry
 from cacheir.runtime.sampling import SamplingParams
 from cacheir_server.errors import ApiError
-from cacheir_server.schemas.sampled import Sampled
+from cacheir_server.schemas.sampled import CacheIRPart, Sampled
 
 _DIRECT = (
     "top_p",
@@ -35,7 +39,17 @@ def sampling_of(body: Sampled, *, max_tokens: int | None, logprobs: int | None) 
         given["allowed_ids"] = tuple(body.allowed_token_ids)
     if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias)
-    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given)
+    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given, **plugins_of(body.cacheir))
+
+
+def plugins_of(part: CacheIRPart | None) -> dict[str, Any]:
+    """The fields of ``SamplingParams`` that name plugins' parts; 400 for a name that no plugin here registers."""
+    if part is None:
+        return {}
+    installed, processors = default(), tuple(part.logits_processors)
+    _check_names("sampler", installed.samplers, (part.sampler,) if part.sampler else ())
+    _check_names("logits_processors", installed.logits_processors, processors)
+    return {"sampler": part.sampler, "logits_processors": processors}
 
 
 def choice_sampling(sampling: SamplingParams, choice: int) -> SamplingParams:
@@ -51,6 +65,14 @@ def choices(body: Sampled, most: int) -> int:
     if count > most:
         raise ApiError(400, f"n must be at most {most}, not {count}", param="n", code="invalid_value")
     return count
+
+
+def _check_names(field: str, registry: Registry[Any], names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            registry[name]
+        except UsageError as error:
+            raise ApiError(400, str(error), param=f"cacheir.{field}", code="invalid_value") from None
 
 
 def _bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:

@@ -16,6 +16,7 @@ from cacheir_server.body import read_body
 from cacheir_server.choice import Choice, collect
 from cacheir_server.errors import ApiError
 from cacheir_server.provenance import new_trace, provenance_field
+from cacheir_server.sampling_fields import plugins_of
 from cacheir_server.schemas.responses import InputItem, ResponseBody
 from cacheir_server.schemas.sampled import CacheIRPart
 from cacheir_server.schemas.structured import JsonSchema, ResponseFormat
@@ -32,10 +33,10 @@ async def create_response(request: Request, service: Service) -> Response:
     stages = await stages_for(service, _format(body), None)
     most = body.max_output_tokens or service.settings.default_max_tokens
     temperature = 1.0 if body.temperature is None else body.temperature
-    params = SamplingParams(max_tokens=most, temperature=temperature, top_p=body.top_p or 1.0)
+    part = body.cacheir or CacheIRPart()
+    params = SamplingParams(max_tokens=most, temperature=temperature, top_p=body.top_p or 1.0, **plugins_of(part))
     sampling = service.admit(ids, params)
     shape = _Shape(service, body)
-    part = body.cacheir or CacheIRPart()
     job = Job(
         id=shape.id,
         ids=tuple(ids),

@@ -15,6 +15,8 @@ class CacheIRPart(Body):
     deadline_ms: float | None = honoured(None, "The answer ends with an error after so long.", gt=0, le=86_400_000)
     cache_salt: str = honoured("", "Requests with different salts never share a cached prefix.", max_length=256)
     reuse: bool = honoured(True, "Whether a cached prefix may be used.")
+    sampler: str = honoured("", "A plugin's sampler, which picks the tokens.", max_length=256)
+    logits_processors: list[str] = honoured([], "Plugins' changes of the logits, in their order.", max_length=16)
     provenance: bool = honoured(False, "Kernels, passes, plugins, and each token's step and KV pages, in the answer.")
 
 
