@@ -15,7 +15,7 @@ from cacheir.artifact.compatibility import cost_model
 from cacheir.artifact.program_key import header_facts
 from cacheir.bench.calibration import BackendRates, KernelRate
 from cacheir.bench.step_costs import NodeCost, StepShape, step_costs
-from cacheir.bench.step_probe import fill_pages, probe_step, time_step
+from cacheir.bench.step_probe import fill_pages, probe_step, time_launches, time_step
 from cacheir.bench.synthetic_decoder import MAX_POSITIONS, SyntheticSize, synthetic_layers, write_synthetic
 from cacheir.compile_work import CompileWork
 from cacheir.ir.dtypes import dtype_bytes, is_dtype
@@ -42,6 +42,7 @@ SHAPES = (
 _MAX_ROWS, _MAX_TOKENS = 4, 256
 _FIT_ROUNDS = 20
 _LONG_SECONDS = 5e-4
+_ENOUGH_SECONDS = 0.25  # a long step is a mean over many launches: after two runs of it more tell little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +71,17 @@ def backend_rates(
     formats = installation.quant_formats.by_name()
     with tempfile.TemporaryDirectory(prefix="cacheir-calibrate-") as folder:
         for format in FORMATS:
+            known = frozenset(launched)
             for hidden in HIDDEN:
                 bits = 8 * dtype_bytes(format) if is_dtype(format) else formats[format].bits_per_weight
-                layers = synthetic_layers(hidden, bits, weight_mb * 1_000_000)
-                model = write_synthetic(Path(folder), SyntheticSize(hidden=hidden, layers=layers), format, formats)
-                options = CompileOptions(
-                    target=backend.name, max_rows=_MAX_ROWS, max_tokens=_MAX_TOKENS, max_seq=MAX_POSITIONS
-                )
-                work = CompileWork.begin(options, installation, None)
-                artifact = work.in_memory(work.compile(model, header_facts(model)), Path(folder))
-                keys = _keys(artifact, installation)
-                if keys <= launched and hidden == HIDDEN[0]:
+                layers = 1
+                artifact = _compiled(backend, installation, Path(folder), hidden, layers, format)
+                keys, in_layers = _keys(artifact, installation)
+                if keys <= known:
                     break  # the kernels read other weights than these files hold: nothing new to learn
+                if not in_layers <= known:  # else one layer is enough beside the embedding and the head, which are new
+                    layers = synthetic_layers(hidden, bits, weight_mb * 1_000_000)
+                    artifact = _compiled(backend, installation, Path(folder), hidden, layers, format)
                 launched |= keys
                 progress(f"{backend.name}, {threads} threads: {layers} layers of {hidden} in {format}")
                 more, rest = _measured(artifact, backend, installation, threads, repeats, Path(folder))
@@ -181,23 +181,38 @@ def _measured(
         executor.open_pools([pages] * len(program.groups))
         fill_pages(executor, program, pages, PAGE_TOKENS)
         for shape in SHAPES:
-            times = time_step(executor, probe_step(shape, len(program.groups), PAGE_TOKENS), repeats=repeats, of=min)
-            samples += samples_of(step_costs(program, shape, kernels, model), times.calls)
-            if shape.mode == "decode":
-                rest = min(rest, times.step_s - sum(call.seconds for call in times.calls))
+            step, nodes = (
+                probe_step(shape, len(program.groups), PAGE_TOKENS),
+                step_costs(program, shape, kernels, model),
+            )
+            if shape.mode == "prefill":
+                samples += samples_of(nodes, time_launches(executor, step, repeats=repeats, enough_s=_ENOUGH_SECONDS))
+                continue
+            times = time_step(executor, step, repeats=repeats, of=min)
+            samples += samples_of(nodes, times.calls)
+            rest = min(rest, times.step_s - sum(call.seconds for call in times.calls))
     finally:
         executor.close()
     return samples, rest
 
 
-def _keys(artifact: Artifact, installation: Installation) -> set[str]:
+def _compiled(
+    backend: BackendSpec, installation: Installation, folder: Path, hidden: int, layers: int, format: str
+) -> Artifact:
+    """A synthetic decoder, its weights in a file of ``folder``, compiled for ``backend``."""
+    size = SyntheticSize(hidden=hidden, layers=layers)
+    model = write_synthetic(folder, size, format, installation.quant_formats.by_name())
+    options = CompileOptions(target=backend.name, max_rows=_MAX_ROWS, max_tokens=_MAX_TOKENS, max_seq=MAX_POSITIONS)
+    work = CompileWork.begin(options, installation, None)
+    return work.in_memory(work.compile(model, header_facts(model)), folder)
+
+
+def _keys(artifact: Artifact, installation: Installation) -> tuple[set[str], set[str]]:
+    """What is measured: by all that is launched, and by the launches of layers alone."""
     kernels, model = installation.kernels.by_name(), cost_model(installation)
-    return {
-        node.rate_key
-        for shape in SHAPES
-        for node in step_costs(artifact.program, shape, kernels, model)
-        if node.rate_key
-    }
+    nodes = [node for shape in SHAPES for node in step_costs(artifact.program, shape, kernels, model) if node.rate_key]
+    layers = {graph.name for module in artifact.program.modules.values() for graph in module.layers}
+    return {node.rate_key for node in nodes}, {node.rate_key for node in nodes if node.graph in layers}
 
 
 def _best_operations(samples: Sequence[Sample]) -> Mapping[str, float]:

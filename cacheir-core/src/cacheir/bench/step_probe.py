@@ -82,6 +82,19 @@ def time_step(
     return StepTimes(step_s=of(steps), calls=_joined(measured, of), foreign_load=foreign_load(before, cpu_times()))
 
 
+def time_launches(executor: Executor, step: Step, *, repeats: int, enough_s: float) -> tuple[CallTiming, ...]:
+    """The least time of each launch of ``step``, of at most ``repeats`` runs and at least two.
+
+    Ends as soon as ``enough_s`` seconds have gone: a step that takes so long is no fluke. The first run counts too,
+    since the least of several is hardly ever the one that met cold memory.
+    """
+    measured: list[Sequence[CallTiming]] = []
+    began = time.perf_counter()
+    while len(measured) < 2 or (len(measured) < repeats and time.perf_counter() - began < enough_s):
+        measured.append(executor.measure(step))
+    return _joined(measured, min)
+
+
 def _joined(measured: Sequence[Sequence[CallTiming]], of: Callable[[Sequence[float]], float]) -> tuple[CallTiming, ...]:
     seconds: dict[tuple[str, str, str], list[float]] = {}
     for calls in measured:
