@@ -675,3 +675,18 @@ def test_a_call_that_runs_ahead_for_too_long_is_counted(fake):
     assert ids_of(events) == fake.expected(executor, [1, 2, 3], 100)
     calls = executor.ahead_calls
     assert calls[0] > 5 >= calls[-1] and 1 <= engine.state.counters.violations["run_ahead"] < len(calls)
+
+
+@pytest.mark.parametrize("length", range(1, 20))
+def test_a_hidden_row_neither_runs_ahead_nor_keeps_others_from_it(fake, length):
+    """Its last token may be the only one left to compute: that is no step of a row that runs ahead."""
+    executor = fake.FakeExecutor(page_tokens=5)
+    engine = Engine(fake.open_fake(executor), LIMITS)
+    engine.generate([job(engine._model, "first", [7, 8, 9], 6)])  # steps have been timed
+    prompt = list(range(40, 40 + length))
+    hidden, tokens = engine.generate(
+        [job(engine._model, "hidden", prompt, 1, job={"want": "hidden"}), job(engine._model, "tokens", [1, 2], 30)]
+    )
+    assert hidden[-1].outcome == "stop" and hidden[-1].hidden is not None
+    assert ids_of(tokens) == fake.expected(executor, [1, 2], 30)
+    assert engine.refused_ahead == "" and executor.ahead_calls

@@ -80,6 +80,7 @@ REQUEST = st.fixed_dictionaries(
     requests=st.lists(REQUEST, min_size=1, max_size=8),
     page_tokens=st.integers(1, 6),
     pool_pages=st.integers(8, 30),
+    groups=st.sampled_from([1, 2]),  # the second has a window, behind which pages go back: nothing is planned ahead
     run_ahead=st.booleans(),
     overlaps=st.booleans(),
     draft_tokens=st.sampled_from([0, 0, 0, 2]),
@@ -87,10 +88,10 @@ REQUEST = st.fixed_dictionaries(
     speeds=st.lists(st.sampled_from([1e-5, 1e-4, 1e-2, 1.0, 11.0]), min_size=1, max_size=5),
 )
 def test_plans_are_those_of_plan_step_and_no_token_changes(
-    fake, checked, requests, page_tokens, pool_pages, run_ahead, overlaps, draft_tokens, faulty_step, speeds
+    fake, checked, requests, page_tokens, pool_pages, groups, run_ahead, overlaps, draft_tokens, faulty_step, speeds
 ):
     kind = fake.OverlappingExecutor if overlaps else fake.FakeExecutor
-    executor = kind(page_tokens=page_tokens, run_ahead=run_ahead)
+    executor = kind(page_tokens=page_tokens, groups=groups, run_ahead=run_ahead)
     model = fake.open_fake(executor, kv_tokens=pool_pages * page_tokens)
     # How fast steps are decides how many the executor runs ahead, and who has aged; so it is drawn too.
     ticks = accumulate(cycle(speeds))
@@ -139,7 +140,7 @@ def test_plans_are_those_of_plan_step_and_no_token_changes(
         if turn > 20 and running.idle:
             break
     assert running.idle
-    alone = Engine(fake.open_fake(fake.FakeExecutor(page_tokens=page_tokens, run_ahead=False)), LIMITS)
+    alone = Engine(fake.open_fake(fake.FakeExecutor(page_tokens=page_tokens, groups=groups, run_ahead=False)), LIMITS)
     for name, mine in events.items():
         last = mine[-1]
         assert last.outcome is not None and last.error is None
@@ -157,7 +158,7 @@ def test_plans_are_those_of_plan_step_and_no_token_changes(
 
 
 def test_the_next_step_is_planned_and_the_last_one_told_while_a_step_runs(fake, monkeypatch):
-    executor = fake.OverlappingExecutor(run_ahead=False)
+    executor = fake.OverlappingExecutor(groups=1, run_ahead=False)
     model, calls = fake.open_fake(executor), executor.calls
     running = Engine(model, LIMITS)
 
@@ -214,7 +215,7 @@ def test_a_step_ends_only_after_the_one_before_was_told(fake):
             assert not worker.is_alive(), "the tokens of the step before were not told while this one ran"
             return super().wait(step)
 
-    executor = Waiting(run_ahead=False)
+    executor = Waiting(groups=1, run_ahead=False)
     model = fake.open_fake(executor)
     running, events = Engine(model, LIMITS), []
 
@@ -228,7 +229,7 @@ def test_a_step_ends_only_after_the_one_before_was_told(fake):
 
 
 def test_who_comes_while_a_step_runs_is_planned_at_once(fake, checked):
-    executor = fake.OverlappingExecutor(run_ahead=False)
+    executor = fake.OverlappingExecutor(groups=1, run_ahead=False)
     model = fake.open_fake(executor)
     running, late, twin, told = Engine(model, LIMITS), [], [], []
 
@@ -247,7 +248,7 @@ def test_who_comes_while_a_step_runs_is_planned_at_once(fake, checked):
 
 def test_a_plan_that_no_longer_fits_is_discarded(fake, checked):
     """An answer that ends by a stop id, and not by its length, leaves the plan that counted on it."""
-    executor = fake.OverlappingExecutor(run_ahead=False, script=lambda history: history[-1] + 1)
+    executor = fake.OverlappingExecutor(groups=1, run_ahead=False, script=lambda history: history[-1] + 1)
     model = fake.open_fake(executor)
     running = Engine(model, LIMITS)
     stopping = job(model, "stops", [1, 2, 3], 50, sampling={"stop_ids": (7,)})
@@ -304,7 +305,7 @@ def test_repeated_plans_run_ahead_too(fake, checked):
 
 def test_commands_come_after_what_was_told(fake):
     """A client that joins an answer late gets its text once, and in order, also where telling waits for a step."""
-    executor = fake.OverlappingExecutor(run_ahead=False)
+    executor = fake.OverlappingExecutor(groups=1, run_ahead=False)
     model = fake.open_fake(executor)
     running, first, second = Engine(model, LIMITS), [], []
     running.submit(job(model, "one", range(60, 70), 9), first.append)

@@ -136,6 +136,8 @@ class FakeExecutor:
             raise UsageError("this executor does not run ahead")
         if any(row.mask is not None for row in step.rows):
             raise UsageError("a mask needs the host")
+        if any(row.want != "token" for row in step.rows):
+            raise UsageError("what is wanted besides tokens needs the host")
         self.ahead_calls.append(n)
         for number in range(n):
             output = self.wait(self.submit(step))

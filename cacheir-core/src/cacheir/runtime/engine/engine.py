@@ -139,6 +139,7 @@ class Engine:
         encoder = self._model.encoder
         answer = Answer(self._model.tokenizer, job.sampling, at_start=encoder.at_start(job.ids))
         on_host = not self._samples or bool(job.stages) or job.sampling.on_host or job.prompt_logprobs is not None
+        on_host = on_host or job.want != "token"
         entry = apply_step.new_entry(state, listener, answer, self._arrivals, on_host=on_host)
         entry.sampler = sampler
         self._arrivals += 1

@@ -16,8 +16,9 @@ from cacheir.runtime.sequence import Sequence
 class Entry:
     """``number`` is the order of arrival. ``nodes`` are those blocks of the prefix index that its first pages are.
 
-    ``on_host`` says that its tokens are picked from logits on the host, so that it can neither run ahead nor use a
-    head that samples. A computation has a listener for each client whose request was the same; without any it ends.
+    ``on_host`` says that its tokens are picked from logits on the host, or that it wants none, so that it can neither
+    run ahead nor use a head that samples. A computation has a listener for each client whose request was the same;
+    without any it ends.
     """
 
     job: Job
