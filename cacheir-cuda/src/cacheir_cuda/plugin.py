@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cacheir.plugins import BackendSpec, CheckSpec, KernelSpec, PluginInfo, hookimpl
+from cacheir.plugins import BackendSpec, BenchmarkSpec, CheckSpec, CommandSpec, KernelSpec, PluginInfo, hookimpl
 
 
 @hookimpl
@@ -44,6 +44,20 @@ def cacheir_register_kernels() -> Iterator[KernelSpec]:
     yield from torch_kernels()
     yield from triton_kernels()
     yield from adapters()
+
+
+@hookimpl
+def cacheir_register_benchmarks() -> Iterable[BenchmarkSpec]:
+    """Return the suite that times each kernel by itself."""
+    summary = "GB/s and TFLOP/s of the CUDA backend's kernels by size, each one's fixed time and slope."
+    return (BenchmarkSpec(name="cuda-kernels", summary=summary, run="cacheir_cuda.measure.suite:run"),)
+
+
+@hookimpl
+def cacheir_register_commands() -> Iterable[CommandSpec]:
+    """Return ``cacheir tune``."""
+    help_ = "Time the tiles of a model's products on this GPU, and write the fastest to a table."
+    return (CommandSpec(name="tune", help=help_, app="cacheir_cuda.measure.command:tune"),)
 
 
 @hookimpl

@@ -10,14 +10,17 @@ kernel that makes the rows (programmatic dependent launch): the matrix then stre
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.cuda import get_device_name
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from cacheir_cuda.kernels.launching import launch
+from cacheir_cuda.tuned_tiles import TileConfig, choose, default_config, installed_table
 
 MOST_ROWS = 64
 _BN = 64
@@ -126,7 +129,9 @@ def parts_of(count: int, width: int) -> int:
     return max(1, min(8, wanted, width // _LEAST_SHARE))
 
 
-def product_parts(x: Tensor, weight: Tensor, out: Tensor, *, pdl: bool = False) -> None:
+def product_parts(
+    x: Tensor, weight: Tensor, out: Tensor, *, pdl: bool = False, config: TileConfig | None = None
+) -> None:
     """x [T, K], weight [N, K] -> out f32 [parts, T, N], whose sum over the parts is the product."""
     parts, rows, count = out.shape
     width = weight.shape[1]
@@ -134,8 +139,12 @@ def product_parts(x: Tensor, weight: Tensor, out: Tensor, *, pdl: bool = False) 
     block = _rows(rows)
     # Else the last program would ask for bytes behind its rows.
     pdl = pdl and parts * share == width
-    grid = (triton.cdiv(count, _BN), parts, triton.cdiv(rows, block))
-    launch(_tiles, grid, x, weight, x, out, rows, count, WIDTH=width, SHARE=share, BIAS=False, pdl=pdl, **_shape(block))
+    tile = config or tile_of(count, width, block, weight.dtype, weight.device)
+    grid = (triton.cdiv(count, tile.rows_of_matrix), parts, triton.cdiv(rows, block))
+    launch(
+        _tiles, grid, x, weight, x, out, rows, count, WIDTH=width, SHARE=share, BIAS=False, pdl=pdl,
+        **_shape(block, tile),
+    )  # fmt: skip
 
 
 def product_gated(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, pdl: bool = False) -> None:
@@ -184,5 +193,23 @@ def _whole(width: int) -> int:
     return int(triton.cdiv(width, _BK) * _BK)
 
 
-def _shape(block: int) -> dict[str, Any]:
-    return {"BN": _BN, "BM": block, "BK": _BK, "num_warps": 4, "num_stages": 4 if block <= 32 else 3}
+@lru_cache(maxsize=1024)
+def tile_of(count: int, width: int, block: int, dtype: Any, device: Any) -> TileConfig:
+    """The tuned tile of a product of ``block`` rows, the default where none was timed here."""
+    if device.type != "cuda":
+        return default_config(block)
+    name = get_device_name(device)
+    return choose(
+        installed_table(), count=count, width=width, rows=block, dtype=str(dtype).rpartition(".")[2], device=name
+    )[0]
+
+
+def _shape(block: int, tile: TileConfig | None = None) -> dict[str, Any]:
+    held = tile or default_config(block)
+    return {
+        "BN": held.rows_of_matrix,
+        "BM": block,
+        "BK": held.columns,
+        "num_warps": held.warps,
+        "num_stages": held.stages,
+    }

@@ -1,0 +1,82 @@
+"""``cacheir tune``: times the tiles of a model's products on this GPU and writes the table that the kernels read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cacheir.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from cacheir_cuda.measure.search import Measure
+
+OUTPUT = typer.Option(..., "--output", "-o", help="The table; rows of other products that it holds stay.")
+
+
+def tune(
+    model: str = typer.Argument(help="A model folder or file, or a named model, for its shapes alone."),
+    output: Path = OUTPUT,
+    cuda_dtype: str = typer.Option("bfloat16", help="How matrices are held: bfloat16 or float16."),
+) -> None:
+    """Time the tiles of a model's products on this GPU, and write the fastest to a table.
+
+    The kernels read it where CACHEIR_CUDA_TUNED names it.
+    """
+    from cacheir_cuda.probe import why_unavailable
+
+    reason = why_unavailable()
+    if reason is None:
+        from cacheir_cuda.kernels.triton_refusals import why_not_here
+        from cacheir_cuda.options import read_options
+
+        reason = why_not_here()
+        if reason is None and read_options({}).device == "cpu":
+            reason = "the device is the processor"
+    if reason is not None:
+        raise BackendUnavailable(f"nothing can be tuned here: {reason}", hint="tune on the machine with the GPU")
+    import torch
+
+    from cacheir import compile_model
+    from cacheir_cuda.measure.matrices import matrices_of
+    from cacheir_cuda.measure.search import products
+    from cacheir_cuda.measure.search import tune as search
+    from cacheir_cuda.options import read_options
+    from cacheir_cuda.tuned_tiles import merged, read_table, write_table
+
+    own = read_options({"cuda_dtype": cuda_dtype})
+    device = torch.device(own.device)
+    before = read_table(output) if output.exists() else ()
+    artifact = compile_model(model, "cuda")
+    rows = search(
+        products(matrices_of(artifact.program)),
+        measure_on(device, getattr(torch, own.cuda_dtype)),
+        dtype=own.cuda_dtype,
+        device=torch.cuda.get_device_name(device),
+        progress=lambda text: print(text, file=sys.stderr),
+    )
+    write_table(output, merged(before, rows))
+    print(output)
+
+
+def measure_on(device: object, dtype: object) -> Measure:
+    """Times a product with a tile, its matrices rotated so that they come from memory."""
+    import torch
+
+    from cacheir_cuda.kernels.triton_tiles import product_parts
+    from cacheir_cuda.measure.search import Product
+    from cacheir_cuda.measure.timing import seconds_of
+    from cacheir_cuda.tuned_tiles import TileConfig
+
+    assert isinstance(device, torch.device) and isinstance(dtype, torch.dtype)
+
+    def measure(product: Product, config: TileConfig) -> list[float]:
+        x = torch.randn(product.rows, product.width, device=device).to(dtype)
+        copies = max(1, min(16, (160 << 20) // (product.count * product.width * dtype.itemsize)))
+        weights = [torch.randn(product.count, product.width, device=device).to(dtype) for _ in range(copies)]
+        out = torch.empty(1, product.rows, product.count, device=device)
+        return seconds_of(lambda number: product_parts(x, weights[number % copies], out, config=config), device)
+
+    return measure

@@ -1,0 +1,22 @@
+"""The matrices that a program multiplies by, joined as its kernels join them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cacheir.ir.types import QuantType, TensorType
+from cacheir.schedule.flatten import flatten
+from cacheir.schedule.program import Program
+
+
+def matrices_of(program: Program) -> Iterator[tuple[int, int]]:
+    """(rows, columns) of each launch's matrix in a decode step; gate and up are one, and so are q, k and v."""
+    for launch in flatten(program, "decode", program.modules["decode"].main.name):
+        if launch.op.name not in ("linear", "fused_qkv", "fused_rmsnorm_qkv_rope", "fused_swiglu"):
+            continue
+        shapes = [
+            tuple(size.evaluate({}) for size in place.type.shape)
+            for place in launch.reads
+            if place.kind == "weight" and isinstance(place.type, (TensorType, QuantType)) and len(place.type.shape) == 2
+        ]
+        yield sum(shape[0] for shape in shapes), shapes[0][1]

@@ -1,0 +1,181 @@
+"""``cacheir benchmark --suite cuda-kernels``: GB/s and TFLOP/s of each kernel by size, and its fixed time and slope."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from cacheir.errors import BackendUnavailable, UsageError
+from cacheir.ir.types import KVType
+from cacheir.plugins.ref import resolve
+from cacheir_cuda import plugin
+from cacheir_cuda.kernels.triton_refusals import why_not_here
+from cacheir_cuda.measure.timing import line, seconds_of
+from cacheir_cuda.options import read_options
+from cacheir_cuda.pool import Pool
+from cacheir_cuda.probe import why_unavailable
+
+FORMAT = 1
+_COPIES_BYTES = 160 << 20  # more than three times an H200's L2: rotated operands come from memory
+_SETTINGS = ("kernel", "scale")
+_HEADS, _KV_HEADS, _DIM = 16, 8, 128
+_ATTENTION = {"layer": 0, "scale": 0.088, "window": 0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch of a kernel: what it is called with, and what it must move and compute."""
+
+    shape: str
+    nbytes: int
+    operations: int
+    operands: tuple[tuple[Any, ...], ...]  # equal but for where they lie: launches go round them
+    named: Mapping[str, Any]
+
+    def call(self, entry: Callable[..., Any], number: int) -> None:
+        """Launch number ``number``."""
+        entry(*self.operands[number % len(self.operands)], **self.named)
+
+
+def run(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The report. ``--set kernel=NAME`` times one kernel, ``--set scale=N`` makes all sizes N times smaller.
+
+    Raises BackendUnavailable, with the probe's reason, where the backend cannot run; UsageError for another setting.
+    """
+    reason = why_unavailable()
+    if reason is not None:
+        raise BackendUnavailable(f"the CUDA kernels cannot be timed: {reason}")
+    given = dict(options.get("set") or {})
+    unknown = sorted(set(given) - set(_SETTINGS))
+    if unknown:
+        raise UsageError(f"the suite cuda-kernels has no setting {unknown[0]!r}", hint=f"it has {', '.join(_SETTINGS)}")
+    scale = _whole(given.get("scale", "1"))
+    own = read_options({})
+    device, dtype = torch.device(own.device), getattr(torch, own.cuda_dtype)
+    say = options.get("progress") or (lambda text: None)
+    rows, skipped = [], {}
+    named = {spec.name: spec for spec in plugin.cacheir_register_kernels() if spec.op in _CASES}
+    if given.get("kernel", "") not in {"", *named}:
+        raise UsageError(f"the suite has no kernel {given['kernel']!r}", hint=f"it has {', '.join(sorted(named))}")
+    for name, spec in sorted(named.items()):
+        if given.get("kernel") not in (None, name) or spec.target == "cuda.adapter":
+            continue
+        why = why_not_here() if spec.target != "cuda.torch" else None
+        if why:
+            skipped[name] = why
+            continue
+        entry = resolve(spec.entry)
+        for case in _CASES[spec.op](device, dtype, scale, spec.max_rows or 64):
+            samples = seconds_of(partial(case.call, entry), device)
+            rows.append(_row(name, case, samples))
+            say(f"{name} {case.shape}: {rows[-1]['gb_per_s']:.0f} GB/s, {rows[-1]['tflop_per_s']:.2f} TFLOP/s")
+    return {
+        "format": FORMAT,
+        "suite": "cuda-kernels",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor",
+        "dtype": own.cuda_dtype,
+        "torch": torch.__version__,
+        "rows": rows,
+        "fits": {name: fit for name in named if (fit := _fit([row for row in rows if row["kernel"] == name]))},
+        "skipped": skipped,
+    }
+
+
+def _row(name: str, case: Case, samples: list[float]) -> dict[str, Any]:
+    seconds = statistics.median(samples)
+    return {
+        "kernel": name,
+        "shape": case.shape,
+        "bytes": case.nbytes,
+        "operations": case.operations,
+        "samples_s": samples,
+        "gb_per_s": case.nbytes / seconds / 1e9,
+        "tflop_per_s": case.operations / seconds / 1e12,
+    }
+
+
+def _fit(rows: list[dict[str, Any]]) -> dict[str, float] | None:
+    """``t_fixed`` and the bytes a second of the slope, where a kernel was timed at two sizes or more."""
+    points = [(float(row["bytes"]), statistics.median(row["samples_s"])) for row in rows]
+    if len({point[0] for point in points}) < 2:
+        return None
+    fixed, slope = line(points)
+    return {"t_fixed_us": fixed * 1e6, "slope_gb_per_s": 1e-9 / slope if slope > 0 else 0.0}
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 64:
+        raise UsageError(f"--set scale={text} is no number from 1 to 64")
+    return int(text)
+
+
+def _copies(nbytes: int, device: torch.device) -> int:
+    return max(1, min(64, _COPIES_BYTES // max(1, nbytes))) if device.type == "cuda" else 1
+
+
+def _linear(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    for rows in sorted({1, min(8, most), min(64, most)}):
+        for full in (1024, 2048, 4096):
+            size = full // scale
+            nbytes = size * size * dtype.itemsize
+            x, out = torch.randn(rows, size, device=device), torch.empty(rows, size, device=device)
+            weights = [torch.randn(size, size, device=device).to(dtype) for _ in range(_copies(nbytes, device))]
+            operands = tuple((x, weight) for weight in weights)
+            shape = f"{rows} rows, {size} x {size}"
+            yield Case(shape, nbytes + 8 * rows * size, 2 * rows * size * size, operands, {"out": out})
+
+
+def _norm(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    weight = torch.ones(4096 // scale, device=device)
+    for rows in (1, 64, 1024):
+        x = torch.randn(rows, len(weight), device=device)
+        named = {"eps": 1e-6, "out": torch.empty_like(x)}
+        yield Case(f"{rows} rows of {len(weight)}", 8 * x.numel(), 4 * x.numel(), ((x, weight),), named)
+
+
+def _decode(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    for rows, full in ((1, 512), (1, 4096), (32, 512)):
+        keys = full // scale
+        pool, table = _pages(device, dtype, rows, keys)
+        q = torch.randn(rows, _HEADS, _DIM, device=device)
+        last = torch.full((rows,), keys - 1, dtype=torch.int32, device=device)
+        nbytes = 2 * rows * keys * _KV_HEADS * _DIM * pool.storage.itemsize
+        named = {**_ATTENTION, "out": torch.empty_like(q)}
+        operands = ((q, pool, table, last, last + 1),)
+        yield Case(f"{rows} rows, {keys} keys", nbytes, 4 * rows * keys * _HEADS * _DIM, operands, named)
+
+
+def _prefill(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    for full in (128, 512, 2048):
+        tokens = full // scale
+        pool, table = _pages(device, dtype, 1, tokens)
+        pool.begin_step([0, tokens], [tokens])
+        q = torch.randn(tokens, _HEADS, _DIM, device=device)
+        starts = torch.tensor([0, tokens], dtype=torch.int32, device=device)
+        at = torch.arange(tokens, dtype=torch.int32, device=device)
+        nbytes = 2 * tokens * _KV_HEADS * _DIM * pool.storage.itemsize + 8 * q.numel()
+        named = {**_ATTENTION, "out": torch.empty_like(q)}
+        operands = ((q, pool, table, starts, at, starts[1:]),)
+        yield Case(f"{tokens} tokens", nbytes, 2 * tokens * tokens * _HEADS * _DIM, operands, named)
+
+
+def _pages(device: torch.device, dtype: torch.dtype, rows: int, keys: int) -> tuple[Pool, torch.Tensor]:
+    """Pages of random keys in 16 tokens each, every row's own."""
+    each = -(-keys // 16)
+    kind = KVType(layers=1, heads=_KV_HEADS, head_dim=_DIM, dtype="f32" if dtype == torch.float32 else "bf16")
+    pool = Pool(kind, [0], rows * each, 16, device)
+    pool.storage.normal_()
+    return pool, torch.arange(rows * each, dtype=torch.int32, device=device).view(rows, each)
+
+
+_CASES: Mapping[str, Callable[[torch.device, torch.dtype, int, int], Iterator[Case]]] = {
+    "linear": _linear,
+    "rms_norm": _norm,
+    "paged_attention_decode": _decode,
+    "paged_attention_prefill": _prefill,
+}

@@ -1,0 +1,174 @@
+"""The suite of kernels and the search for tiles, on the processor: what is timed, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed, and kernels are timed on its tensors")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from cacheir.artifact.card import CompileOptions  # noqa: E402
+from cacheir.errors import BackendError, BackendUnavailable, UsageError  # noqa: E402
+from cacheir.testing.hosts import plugin_host  # noqa: E402
+from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
+from cacheir_cuda import plugin  # noqa: E402
+from cacheir_cuda.measure import suite  # noqa: E402
+from cacheir_cuda.measure.command import tune as command  # noqa: E402
+from cacheir_cuda.measure.matrices import matrices_of  # noqa: E402
+from cacheir_cuda.measure.search import Product, candidates, products, tune  # noqa: E402
+from cacheir_cuda.measure.timing import line  # noqa: E402
+from cacheir_cuda.tuned_tiles import (  # noqa: E402
+    BUCKETS,
+    TileConfig,
+    choose,
+    default_config,
+    merged,
+    read_table,
+    write_table,
+)
+
+WHERE = {"dtype": "bfloat16", "device": "a GPU"}
+
+
+def by_size(product: Product, config: TileConfig) -> list[float]:
+    """A made-up machine: 128 rows a program do not fit, fewer columns are faster, and the middle sample counts."""
+    if config.rows_of_matrix == 128:
+        raise RuntimeError("out of resource: shared memory")
+    seconds = product.count * config.columns / config.warps / config.stages * 1e-9
+    return [seconds, 9 * seconds, seconds / 2]
+
+
+def test_the_fastest_tile_that_runs_is_kept_with_its_samples(tmp_path: Path) -> None:
+    wanted = products([(96, 64), (200, 64), (96, 64)])
+    assert wanted == [Product(count, 64, rows) for count in (96, 200) for rows in BUCKETS]
+    rows = tune(wanted, by_size, **WHERE)
+    assert [row.config for row in rows[:3]] == [
+        TileConfig(32, 64, 8, 5), TileConfig(32, 64, 8, 5), TileConfig(32, 64, 8, 4)
+    ]  # fmt: skip
+    assert list(rows[0].samples_s) == by_size(wanted[0], rows[0].config)
+    table = tmp_path / "tiles.json"
+    write_table(table, rows)
+    assert sorted(read_table(table), key=lambda row: row.key) == sorted(rows, key=lambda row: row.key)
+    assert choose(read_table(table), count=200, width=64, rows=16, **WHERE) == (rows[3].config, "")
+
+
+def test_an_unknown_key_falls_back_with_a_reason() -> None:
+    (row,) = tune([Product(96, 64, 16)], by_size, **WHERE)
+    for changed, words in (
+        ({"count": 97}, "97 x 64, up to 16 rows of bfloat16 on a GPU was not timed"),
+        ({"device": "another"}, "was not timed"),
+        ({"dtype": "float16"}, "was not timed"),
+    ):
+        wanted = {"count": 96, "width": 64, "rows": 16, **WHERE, **changed}
+        found, reason = choose([row], **wanted)  # type: ignore[arg-type]
+        assert found == default_config(16) and words in reason
+    for stale in (replace(row, source="0" * 16), replace(row, toolchain="triton 0")):
+        found, reason = choose([stale], count=96, width=64, rows=16, **WHERE)
+        assert found == default_config(16) and "another Triton or source" in reason
+
+
+def test_where_no_tile_runs() -> None:
+    def never(product: Product, config: TileConfig) -> list[float]:
+        raise RuntimeError("no such instruction")
+
+    with pytest.raises(BackendError, match=r"no tile ran for Product.*no such instruction"):
+        tune([Product(8, 8, 16)], never, **WHERE)
+
+
+def test_rows_of_other_products_stay() -> None:
+    old = tune([Product(96, 64, 16), Product(8, 64, 16)], by_size, **WHERE)
+    new = [replace(old[0], config=TileConfig())]
+    assert merged(old, new) == [old[1], new[0]]
+
+
+@pytest.mark.parametrize("change", [
+    {"format": 2}, {"rows": [{}]}, {"rows": 3}, {"config": {"columns": 96}}, {"config": {"rows_of_matrix": 1 << 20}},
+    {"count": -1}, {"count": "8"}, {"samples_s": "now"},
+])  # fmt: skip
+def test_a_table_is_not_believed(change: dict[str, Any], tmp_path: Path) -> None:
+    table = tmp_path / "tiles.json"
+    write_table(table, tune([Product(96, 64, 16)], by_size, **WHERE))
+    held = json.loads(table.read_text())
+    if set(change) <= {"format", "rows"}:
+        held |= change
+    elif "config" in change:
+        held["rows"][0]["config"] |= change["config"]
+    else:
+        held["rows"][0] |= change
+    table.write_text(json.dumps(held))
+    with pytest.raises(UsageError, match="is no table of tuned tiles"):
+        read_table(table)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from(BUCKETS))
+def test_every_candidate_is_a_tile(count: int, width: int, rows: int) -> None:
+    found = list(candidates(Product(count, width, rows)))
+    assert found and len(set(found)) == len(found)
+    assert default_config(rows).columns == 128
+
+
+def test_any_candidate_s_product_is_the_product() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("compiled for a GPU in this run")
+    from cacheir_cuda.kernels.triton_tiles import product_parts
+
+    x, weight = torch.randn(5, 300).half(), torch.randn(70, 300).half()
+    for config in (TileConfig(32, 64), TileConfig(128, 128), TileConfig(16, 16)):
+        out = torch.full((2, 5, 70), torch.nan)
+        product_parts(x, weight, out, config=config)
+        expected = x.double() @ weight.double().T
+        assert (out.sum(0) - expected).abs().max() < 3e-3 * expected.abs().max()
+
+
+def test_the_matrices_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    program = TinyProgram("grouped", plugin_host("cacheir_cuda.plugin"), CompileOptions(target="cuda")).program
+    # q, k and v of 4, 2 and 2 heads of 8; out; gate and up; down.
+    assert set(matrices_of(program)) == {(64, 32), (32, 32), (128, 32), (32, 64)}
+
+
+def test_a_line_through_points() -> None:
+    fixed, slope = line([(0.0, 2.0), (10.0, 7.0), (20.0, 12.0)])
+    assert (fixed, slope) == pytest.approx((2.0, 0.5))
+
+
+def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    report = suite.run({"set": {"scale": "32"}})
+    json.dumps(report, allow_nan=False)
+    kernels = {row["kernel"] for row in report["rows"]}
+    assert {"cuda.torch.linear", "cuda.torch.rms_norm", "cuda.torch.paged_attention_prefill_sdpa"} <= kernels
+    assert "interpreter" in report["skipped"]["cuda.triton.linear"]
+    for row in report["rows"]:
+        assert len(row["samples_s"]) == 7 and row["gb_per_s"] > 0 and row["tflop_per_s"] > 0
+    assert set(report["fits"]["cuda.torch.linear"]) == {"t_fixed_us", "slope_gb_per_s"}
+    only = suite.run({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
+    assert {row["kernel"] for row in only["rows"]} == {"cuda.torch.rms_norm"}
+    for setting in ({"size": "3"}, {"scale": "0"}, {"kernel": "cuda.torch.silence"}):
+        with pytest.raises(UsageError):
+            suite.run({"set": setting})
+
+
+def test_without_a_gpu_both_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    with pytest.raises(BackendUnavailable, match="nothing can be tuned here: the device is the processor"):
+        command("smollm2", tmp_path / "tiles.json", "bfloat16")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    monkeypatch.delenv("CACHEIR_CUDA_DEVICE")
+    with pytest.raises(BackendUnavailable, match=r"cannot be timed: libcuda"):
+        suite.run({})
+    with pytest.raises(BackendUnavailable, match=r"nothing can be tuned here: libcuda"):
+        command("smollm2", tmp_path / "tiles.json", "bfloat16")
+    assert {spec.name for spec in plugin.cacheir_register_commands()} == {"tune"}
