@@ -63,6 +63,7 @@ LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096, "
 OTHERS: dict[str, dict[str, Any]] = {
     "longrope": {**LONGROPE, "short_factor": FACTORS, "long_factor": [1.3 * factor for factor in FACTORS]},
     "linear": {"rope_type": "linear", "factor": 8.3},
+    "dynamic": {"rope_type": "dynamic", "factor": 16.0},
     "llama3": {**LLAMA3, "factor": 8.0, "low_freq_factor": 1.5, "high_freq_factor": 3.5},
 }
 
@@ -81,9 +82,15 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def write(folder: Path, scaling: Mapping[str, Any], *, shape: TinyShape = T0, theta: float = 500_000.0) -> Path:
     """A Llama with this scaling, in today's spelling."""
-    changes = {"rope_theta": None, "rope_parameters": {**scaling, "rope_theta": theta}}
-    write_tiny(folder, shape=shape, changes=changes)
+    write_tiny(folder, shape=shape, changes=changed(scaling, theta))
     return folder
+
+
+def changed(scaling: Mapping[str, Any], theta: float) -> dict[str, Any]:
+    """The changes to a config.json that scale its rotation."""
+    changes: dict[str, Any] = {"rope_theta": None, "rope_parameters": {**scaling, "rope_theta": theta}}
+    # Dynamic NTK is for texts beyond the context, and makes it longer by its factor.
+    return {**changes, "max_position_embeddings": 4096} if scaling.get("rope_type") == "dynamic" else changes
 
 
 def with_divisors(folder: Path) -> Path:
@@ -165,13 +172,13 @@ def test_b05_other_scalings_at_5_and_40000(tmp_path: Path, name: str) -> None:
     assert apart(ours(import_folder(folder, {})), theirs(folder, IDS, POSITIONS)) <= FamilyTests.tolerance
 
 
-@pytest.mark.parametrize("name", ["derived", "betas", "not-truncated", "longrope", "linear"])
+@pytest.mark.parametrize("name", ["derived", "betas", "not-truncated", *OTHERS])
 @pytest.mark.parametrize("end", [4101, 40_001])
 def test_b05_every_backend_far_out(tmp_path: Path, backend: str, name: str, end: int) -> None:
     """One chunk of a text that ends there. A window hides what comes before, which is why that need not be computed."""
     folder, count, window = tmp_path / "model", 24, 5
     scaling = YARNS[name][0] if name in YARNS else OTHERS[name]
-    changes = {"rope_theta": None, "rope_parameters": {**scaling, "rope_theta": 10_000.0}, "sliding_window": window}
+    changes = {**changed(scaling, 10_000.0), "sliding_window": window}
     write_tiny(folder, family="mistral", shape=T0, changes=changes)
     tokens = [3 + (index * index * 7 + 11 * index) % 280 for index in range(count)]
     expected = theirs(folder, tokens, tuple(range(end - count, end)))[-1]

@@ -68,7 +68,10 @@ class RotationTables:
             ratio = graph.op("multiply", graph.op("cast", longer, dtype="f32"), self._number(rope.growth))
             ratio = graph.op("divide", ratio, self._number(rope.original), result="ratio")
             ratio = graph.op("subtract", ratio, self._number(rope.growth - 1), result="ratio")
-            grown = graph.op("power", ratio, self._number(rope.dims / (rope.dims - 2)), result="grown")
+            # The power of a number is taken in float64, as torch takes it; its last bit is felt far out.
+            exponent = self._number(rope.dims / (rope.dims - 2), "f64")
+            grown = graph.op("power", graph.op("cast", ratio, dtype="f64", result="ratio"), exponent, result="grown")
+            grown = graph.op("cast", grown, dtype="f32", result="grown")
             theta = graph.op("multiply", self._number(rope.theta), grown, result="theta")
             # No rounding of the ratio may move the base of a sequence that is not longer.
             theta = graph.op("select", self._beyond(rope, ("T",)), theta, self._number(rope.theta), result="theta")
@@ -99,8 +102,8 @@ class RotationTables:
             self._lengths = self._graph.input(SEQUENCE_LENGTHS, TensorType.of("i32", "T"))
         return self._lengths
 
-    def _number(self, value: float) -> Value:
-        return self._graph.op("constant", dtype="f32", shape=(), values=(float(value),), result="number")
+    def _number(self, value: float, dtype: str = "f32") -> Value:
+        return self._graph.op("constant", dtype=dtype, shape=(), values=(float(value),), result="number")
 
     def _whole(self, value: int) -> Value:
         return self._graph.op("constant", dtype="i32", shape=(), values=(value,), result="original")
