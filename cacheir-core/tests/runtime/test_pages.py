@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cacheir.errors import OutOfPages
 from cacheir.runtime import pages
 from cacheir.runtime.kv_space import KVSpace
-from cacheir.runtime.pages import PagePool
+from cacheir.runtime.pages import FREED, PagePool, Reach, held
 
 
 class Tables(RuleBasedStateMachine):
@@ -133,8 +133,8 @@ def test_groups_grow_together_or_not_at_all(length: int, at: int, more: int) -> 
         assert not fits
         assert [pool.free for pool in space.pools] == before
         assert copier.copies == []
-    for held in (tables, child):
-        assert space.cut(held, 0) == ((), ())
+    for mine in (tables, child):
+        assert space.cut(mine, 0) == ((), ())
     assert [pool.free for pool in space.pools] == [30, 7]
 
 
@@ -187,3 +187,46 @@ def test_no_page_is_taken_twice(actions: list[tuple[bool, int, int]]) -> None:
         assert len(set(held)) == len(held) == pool.size - pool.free
     pool.give_back(held)
     assert sorted(pool.take(10)) == list(range(10))
+
+
+@given(
+    reach=st.builds(Reach, st.integers(1, 20), st.integers(0, 9)),
+    position=st.integers(0, 80),
+    tokens=st.integers(1, 9),
+    page_tokens=st.integers(1, 6),
+)
+def test_a_window_frees_what_no_later_token_sees(reach: Reach, position: int, tokens: int, page_tokens: int) -> None:
+    count = pages.pages_for(position + tokens, page_tokens)
+    seen = [at < reach.sinks or at > position - reach.window for at in range(count * page_tokens)]
+    unseen = reach.unseen(position, page_tokens)
+    expected = [page for page in range(count) if not any(seen[page * page_tokens : (page + 1) * page_tokens])]
+    assert [page for page in range(count) if page in unseen] == expected
+    assert count - len(expected) <= reach.most_pages(tokens, page_tokens)
+    space = KVSpace(Copier(), (200, 200), page_tokens, (Reach(), reach))
+    whole = space.reserve(space.empty(), 0, position)
+    trimmed = space.trim(whole, position)
+    assert trimmed[0] == whole[0] and space.trim(trimmed, position) == trimmed
+    grown = space.reserve(trimmed, position, position + tokens)
+    assert [place for place, page in enumerate(grown[1]) if page == FREED] == expected
+    assert space.resumable(grown, position) and len(held(grown[1])) == count - len(expected)
+    fresh = space.take_seen(position + tokens, position)
+    assert [[page == FREED for page in table] for table in fresh] == [[page == FREED for page in t] for t in grown]
+    for tables in (grown, fresh):
+        space.cut(tables, 0)
+    assert [pool.free for pool in space.pools] == [200, 200]
+
+
+def test_a_page_that_a_cache_alone_holds_is_idle() -> None:
+    pool = PagePool(3)
+    first, second = pool.take(2)
+    pool.keep(first)
+    pool.keep(second)
+    assert pool.idle == 0
+    pool.give_back((second, first))
+    assert pool.idle == 2 and pool.oldest_idle == second and pool.free == 1
+    pool.share((second,))
+    assert not pool.is_idle(second) and pool.oldest_idle == first
+    pool.drop(first)
+    assert (pool.idle, pool.free) == (0, 2)
+    with pytest.raises(AssertionError, match="kept twice"):
+        pool.keep(second)
