@@ -4,8 +4,8 @@
 
 For each it compiles a Llama of tiny matrices. ``pass_ms`` adds up the times that passes and program steps recorded,
 ``plan_ms`` those of the planning steps, ``compile_cpu_ms`` is all of the compile; the best of the repeats counts, of
-each record by itself, since other work on the machine can only add. Lines are those of the artifact's folders. The aim is one call line a layer, and
-at most 10 % more time.
+each record by itself, since other work on the machine can only add. Lines are those of the artifact's folders. The aim
+is one call line a layer, and at most 10 % more time.
 """
 
 from __future__ import annotations
