@@ -1,4 +1,4 @@
-"""Parity and times of prompts and batches on a bare machine with torch: python batch_run.py OUT.json [ROW...]."""
+"""Parity and times of prompts and batches on a bare machine with torch: python batch_run.py OUT.json [--model FOLDER] [ROW...]."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from first_run import QWEN3_06B, parity, write_random
+from report_rows import ReportRows
 
 from cacheir import Runtime
 from cacheir.compile_work import CompileOptions
@@ -176,33 +177,23 @@ def device_times(folder: Path, **options: str) -> dict[str, Any]:
 
 def main() -> None:
     """Write every row as soon as it is there."""
-    out, wanted = Path(sys.argv[1]), sys.argv[2:]
-    made: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0)}
-
-    def keep(name: str, run: Any) -> None:
-        if wanted and name not in wanted:
-            return
-        began = time.perf_counter()
-        try:
-            made[name] = run()
-        except Exception as error:  # noqa: BLE001  a row that failed is a row of the report
-            made[name] = {"failed": f"{type(error).__name__}: {error}"[:2500]}
-        out.write_text(json.dumps(made, indent=1) + "\n")
-        print(f"{name} [{time.perf_counter() - began:.0f} s]", json.dumps(made[name])[:1200], flush=True)
-
+    given = sys.argv[2:4] if sys.argv[2:3] == ["--model"] else []
+    keep = ReportRows(Path(sys.argv[1]), sys.argv[2 + len(given) :]).keep
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
-        write_tiny(root / "qwen2", family="qwen2")
-        keep("parity_qwen2", lambda: parity(root / "qwen2"))
-        write_random(root / "q06", "qwen3", QWEN3_06B)
-        keep("logits_q06", lambda: logits_parity(root / "q06"))
-        keep("logits_q06_no_pdl", lambda: logits_parity(root / "q06", programmatic_launch="0"))
-        keep("first_tokens", lambda: first_tokens(root / "q06"))
-        keep("throughput", lambda: throughput(root / "q06"))
-        keep("device_times", lambda: device_times(root / "q06"))
-        keep("first_tokens_no_pdl", lambda: first_tokens(root / "q06", programmatic_launch="0"))
-        keep("throughput_no_pdl", lambda: throughput(root / "q06", (8, 32), programmatic_launch="0"))
-        keep("throughput_sampled", lambda: throughput(root / "q06", (8, 32), sampled=True))
+        folder = Path(given[1]) if given else root / "q06"
+        if not given:
+            write_tiny(root / "qwen2", family="qwen2")
+            keep("parity_qwen2", lambda: parity(root / "qwen2"))
+            write_random(folder, "qwen3", QWEN3_06B)
+        keep("logits_q06", lambda: logits_parity(folder))
+        keep("logits_q06_no_pdl", lambda: logits_parity(folder, programmatic_launch="0"))
+        keep("first_tokens", lambda: first_tokens(folder))
+        keep("throughput", lambda: throughput(folder))
+        keep("device_times", lambda: device_times(folder))
+        keep("first_tokens_no_pdl", lambda: first_tokens(folder, programmatic_launch="0"))
+        keep("throughput_no_pdl", lambda: throughput(folder, (8, 32), programmatic_launch="0"))
+        keep("throughput_sampled", lambda: throughput(folder, (8, 32), sampled=True))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from report_rows import ReportRows
 from safetensors.torch import save_file
 
 from cacheir import Runtime
@@ -117,19 +117,7 @@ def times(folder: Path, **options: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Write every row as soon as it is there."""
-    out, wanted = Path(sys.argv[1]), sys.argv[2:]
-    made: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0)}
-
-    def keep(name: str, run: Any) -> None:
-        if wanted and name not in wanted:
-            return
-        try:
-            made[name] = run()
-        except Exception as error:  # noqa: BLE001  a row that failed is a row of the report
-            made[name] = {"failed": f"{type(error).__name__}: {error}"[:1500]}
-        out.write_text(json.dumps(made, indent=1) + "\n")
-        print(name, json.dumps(made[name])[:900], flush=True)
-
+    keep = ReportRows(Path(sys.argv[1]), sys.argv[2:]).keep
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         for family in ("llama", "qwen3"):

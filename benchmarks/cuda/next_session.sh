@@ -1,0 +1,83 @@
+#!/bin/sh
+# All that was built and never run on a GPU, in calls of under ten minutes: next_session.sh PART, results into $OUT.
+#
+#   first     the kit on the GPU (sampler, heads, KV codes) and each kernel's GB/s and TFLOP/s: run it first
+#   rows      Qwen3-0.6B: float16, KV int8 and fp8, forced kernels, --batch-invariant's bits and cost, warm-up, memory
+#   models    Qwen3-1.7B and R1-Distill-1.5B: prompts and batches; then the decode chain's parity with 50 repeats
+#   tune      tiles of the three models' products, and the batches again with the table
+#   sanitize  compute-sanitizer's memcheck and racecheck on a tiny model's steps, launch by launch
+#   vllm      needs vLLM unpacked and VLLM_PYTHON: whole answers in turn, batch 128 too; adapters over its FlashAttention
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root" || exit 1
+export PYTHONPATH="cacheir-core/src:cacheir-cpu/src:cacheir-importers/src:cacheir-cuda/src:benchmarks/cuda"
+export CACHEIR_PLUGIN_MODULES="cacheir_cpu.plugin,cacheir_importers.plugin,cacheir_cuda.plugin" PYTHONDONTWRITEBYTECODE=1
+OUT=${OUT:-/tmp}
+PLACE=${PLACE:-/tmp/cacheir-models}
+
+# A checkpoint of the shape $1 with random weights, once.
+model() {
+  [ -d "$PLACE/$1" ] || python3 -c "import sys; from pathlib import Path; from random_models import write_model; \
+write_model(Path(sys.argv[1]) / sys.argv[2], sys.argv[2])" "$PLACE" "$1"
+  echo "$PLACE/$1"
+}
+
+kit() { # name, files and options of pytest
+  name=$1
+  shift
+  CACHEIR_TEST_DEVICE=cuda OMP_NUM_THREADS=2 timeout 200 python3 -m pytest -q -c /dev/null --rootdir . \
+    -p no:cacheprovider --import-mode=importlib -n 4 "$@" >"$OUT/$name.txt" 2>&1
+  tail -n 15 "$OUT/$name.txt"
+}
+
+# Ours beside vLLM on the model $1.
+beside() {
+  python3 -m cacheir benchmark "$(model "$1")" --backend cuda --against vllm --samples 20 --peer-python \
+    "vllm=$VLLM_PYTHON" --output "$OUT/against_vllm_$1.json" 2>"$OUT/against_vllm_$1.txt"
+  tail -n 25 "$OUT/against_vllm_$1.txt"
+}
+
+case ${1:-} in
+first)
+  kit tests_float32 cacheir-cuda/tests/test_conformance.py -k "Float32 or Float16"
+  kit tests_kernels cacheir-cuda/tests/test_conformance.py -k "TritonKernels or TorchKernels"
+  timeout 150 python3 -m cacheir benchmark --suite cuda-kernels --output "$OUT/cuda_kernels.json" >/dev/null
+  ;;
+rows)
+  folder=$(model qwen3-0.6b)
+  timeout 400 python3 benchmarks/cuda/untried.py "$OUT/untried.json" "$folder"
+  CACHEIR_TRITON_MATMUL=1 timeout 90 python3 benchmarks/cuda/untried.py "$OUT/untried_matmul.json" "$folder" \
+    default "kernel linear=cuda.triton.matmul"
+  ;;
+models)
+  for name in qwen3-1.7b r1-distill-1.5b; do
+    timeout 200 python3 benchmarks/cuda/batch_run.py "$OUT/batch_run_$name.json" --model "$(model $name)" 2>&1 | cut -c1-300
+  done
+  for name in qwen3-1.7b r1-distill-1.5b; do sh benchmarks/cuda/decode_chain.sh $name 2>&1 | tail -n 12; done
+  ;;
+tune)
+  for name in qwen3-0.6b qwen3-1.7b r1-distill-1.5b; do
+    timeout 150 python3 -m cacheir tune "$(model $name)" --output "$OUT/tiles.json" 2>"$OUT/tune_$name.txt"
+    tail -n 4 "$OUT/tune_$name.txt"
+  done
+  CACHEIR_CUDA_TUNED="$OUT/tiles.json" python3 benchmarks/cuda/batch_run.py "$OUT/batch_run_tuned.json" --model \
+    "$(model qwen3-0.6b)" first_tokens throughput 2>&1 | cut -c1-300
+  ;;
+sanitize)
+  for tool in memcheck racecheck; do
+    CACHEIR_CUDA_GRAPH=0 timeout 250 compute-sanitizer --tool $tool --error-exitcode 1 \
+      python3 benchmarks/cuda/untried.py "$OUT/sanitized_$tool.json" qwen3 default "kv int8" >"$OUT/sanitizer_$tool.txt" 2>&1
+    tail -n 8 "$OUT/sanitizer_$tool.txt"
+  done
+  ;;
+vllm)
+  for name in ${MODELS:-qwen3-0.6b}; do beside "$name"; done
+  CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 "$VLLM_PYTHON" benchmarks/cuda/untried.py "$OUT/untried_vllm.json" \
+    "$(model qwen3-0.6b)" "kernel paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill" \
+    "kernel paged_attention_decode=cuda.adapter.flash_attention_vllm_decode"
+  ;;
+*)
+  sed -n '2,9p' "$0"
+  exit 2
+  ;;
+esac
