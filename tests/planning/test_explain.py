@@ -21,6 +21,7 @@ from cacheir.bench.calibrate import calibrate
 from cacheir.bench.calibration import Calibration, save_calibration
 from cacheir.bench.explain import explain, measure_step, step_shape
 from cacheir.cli.explain import app
+from cacheir.cli.main import run
 from cacheir.cli.show_explanation import explanation_json, explanation_text
 from cacheir.compile import open_program
 from cacheir.errors import UsageError
@@ -216,3 +217,18 @@ def artifact_bytes(folder: Path) -> dict[str, bytes]:
     files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert beside <= set(files)
     return {name: data for name, data in files.items() if name not in beside}
+
+
+def test_a_pass_says_what_it_matched_and_why_it_found_nothing(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse_add_norm"]) == 0
+    shown = capsys.readouterr().out
+    assert "changed @decoder_layer of decode" in shown and "add %h_mid: %h_mid" in shown
+    assert "@main of decode" in shown and "no rms_norm of a sum" in shown and "prefill" not in shown
+    assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse-qkv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (changed,) = [record for record in found["records"] if record["outcome"] == "changed"]
+    assert changed["sites"] == [{"op": "linear", "replaced": "q", "made": ["q"]}] and changed["rewrites"] == 1
+    assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse-horizontal"]) == 0
+    assert "fuse-horizontal did not run here" in capsys.readouterr().out
+    assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "no-such-pass"]) == 2
+    assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse-qkv", "--measure"]) == 2

@@ -17,9 +17,11 @@ from cacheir.cli import model_options
 from cacheir.cli.compile import forced_kernels
 from cacheir.cli.output import print_json, say
 from cacheir.cli.show_explanation import explanation_json, explanation_text
+from cacheir.cli.show_passes import matches_text, named_records, records_json
 from cacheir.compile import open_program
 from cacheir.errors import UsageError
 from cacheir.models.find_model import find_path
+from cacheir.pipeline.steps import PLAN_STEPS
 from cacheir.plugins.installation import default
 from cacheir.runtime.backend_choice import choose_backend
 from cacheir.runtime.usable_cores import usable_cores
@@ -36,6 +38,7 @@ def explain_command(
     model: str = model_options.MODEL,
     mode: str = typer.Option("decode", help="The step: decode or prefill."),
     node: str = typer.Option("", help="Show the candidates of one node."),
+    pass_name: str = typer.Option("", "--pass", help="Show what a pass matched, or why it found nothing, and no step."),
     measure: bool = typer.Option(False, "--measure", help="Load the weights and time every launch."),
     context: int = typer.Option(0, min=0, help="Keys of a row in this step; 0: 128, or the tokens of the step."),
     rows: int = typer.Option(1, min=1, help="Sequences of the step."),
@@ -59,6 +62,18 @@ def explain_command(
         batch_invariant=batch_invariant,
     )
     artifact = _opened(model, backend, options)
+    if pass_name:
+        if node or measure:
+            raise UsageError("--pass is about the compile, and --node and --measure about the step", hint="give one")
+        known = [item.name for item in (*default().passes, *PLAN_STEPS)]
+        name, records = named_records(artifact.records(), pass_name, mode=mode, more_names=known)
+        if as_json:
+            print_json({"format": 1, "pass": name, "records": records_json(records)})
+        else:
+            print(matches_text(name, records))
+            if not records:
+                say(f"cacheir passes tells when it runs; cacheir compile --pass {name} asks for it")
+        return
     count = threads or settings.count("CACHEIR_THREADS") or usable_cores()
     shape = step_shape(artifact, mode, rows=rows, tokens=tokens, context=context)
     calibration, missing = load_calibration(settings.cache_dir())

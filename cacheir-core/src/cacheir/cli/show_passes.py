@@ -60,14 +60,20 @@ def records_text(name: str, records: Sequence[PassRecord], *, whole: bool = Fals
             parts.append(f"  and the same in {', '.join(heads[1:])}")
         parts += [f"  {note}" for note in first.notes]
         parts.append("\n" + (first.diff if whole else fold_calls(first.diff)))
-    idle: dict[str, list[str]] = {}
+    return "\n".join([*parts, *_idle(records)]) or f"{name} did not run here"
+
+
+def matches_text(name: str, records: Sequence[PassRecord]) -> str:
+    """What one pass matched, a line for each site, and for the graphs where it found nothing why: no diffs."""
+    parts = []
     for record in records:
         if record.outcome != "changed":
-            said = "; ".join(record.notes) or "it gave no reason"
-            idle.setdefault(f"{record.outcome}: {said}", []).append(_where(record))
-    for said, places in idle.items():
-        parts.append(f"{', '.join(places)}: {said}")
-    return "\n".join(parts) or f"{name} did not run here"
+            continue
+        parts.append(f"{name} changed {_where(record)}{_counts(record)}")
+        for op, replaced, *made in record.sites:
+            parts.append(f"  {op} %{replaced}: {', '.join(f'%{value}' for value in made) or 'an earlier value'}")
+        parts += [f"  {note}" for note in record.notes]
+    return "\n".join([*parts, *_idle(records)]) or f"{name} did not run here"
 
 
 def records_json(records: Sequence[PassRecord]) -> list[dict[str, Any]]:
@@ -86,10 +92,21 @@ def records_json(records: Sequence[PassRecord]) -> list[dict[str, Any]]:
             "counts": dict(record.counts),
             "rewrites": record.rewrites,
             "notes": list(record.notes),
+            "sites": [{"op": op, "replaced": replaced, "made": made} for op, replaced, *made in record.sites],
             "diff": record.diff,
         }
         for record in records
     ]
+
+
+def _idle(records: Sequence[PassRecord]) -> list[str]:
+    """A line for each reason why nothing was changed, with the graphs that it holds for."""
+    idle: dict[str, list[str]] = {}
+    for record in records:
+        if record.outcome != "changed":
+            said = "; ".join(record.notes) or "it gave no reason"
+            idle.setdefault(f"{record.outcome}: {said}", []).append(_where(record))
+    return [f"{', '.join(places)}: {said}" for said, places in idle.items()]
 
 
 def _by_step(records: Sequence[PassRecord]) -> dict[tuple[str, str, str], list[PassRecord]]:
