@@ -1,4 +1,4 @@
-"""Parity and times of prompts and batches on a bare machine with torch: python batch_run.py OUT.json [--model FOLDER] [ROW...]."""
+"""Parity and times of prompts and batches on a bare machine: python batch_run.py OUT.json [--model FOLDER] [ROW...]."""
 
 from __future__ import annotations
 

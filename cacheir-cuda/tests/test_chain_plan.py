@@ -156,6 +156,29 @@ def test_a_cubin_is_read_by_its_manifest(tmp_path: Path) -> None:
         cubins.load_cubin((9, 0), tmp_path)
 
 
+def test_a_cubin_from_elsewhere_is_taken_by_the_installed_manifest_alone(tmp_path: Path) -> None:
+    """Of a cache, or beside an artifact: a forged one is passed over, and so is a manifest that vouches for it."""
+    installed, brought = tmp_path / "installed", tmp_path / "artifact"
+    installed.mkdir()
+    brought.mkdir()
+    image = write_manifest(installed)
+    (installed / "one.cubin").unlink()
+    forged = b"\x7fELF of somebody else's"
+    write_manifest(brought)
+    (brought / "one.cubin").write_bytes(forged)
+    (brought / "manifest.json").write_text(
+        json.dumps({"cubins": [{
+            "file": "one.cubin", "capability": [9, 0], "sha256": hashlib.sha256(forged).hexdigest(),
+            "toolchain": "nvcc 13", "kernels": ["advance_row"],
+        }]})
+    )  # fmt: skip
+    cubins.read_manifest.cache_clear()
+    with pytest.raises(BackendUnavailable, match="cannot be read"):
+        cubins.load_cubin((9, 0), installed, [brought, tmp_path / "nowhere"])
+    (brought / "one.cubin").write_bytes(image)
+    assert cubins.load_cubin((9, 0), installed, [brought]) == image
+
+
 def test_a_manifest_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(BackendUnavailable, match="not built") as caught:
         cubins.load_cubin((9, 0), tmp_path / "nowhere")

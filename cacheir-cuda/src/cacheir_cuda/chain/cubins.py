@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +20,15 @@ from cacheir.errors import BackendUnavailable
 FOLDER = Path(__file__).resolve().parent.parent / "cubins"
 MANIFEST = "manifest.json"
 HINT = "build them with CMake and nvcc 13 (cacheir-cuda/README.md), or run on the Triton and torch kernels as now"
+
+
+CACHE_VARIABLE = "CACHEIR_CUDA_CUBINS"
+
+
+def other_folders() -> tuple[Path, ...]:
+    """The folder that ``CACHEIR_CUDA_CUBINS`` names."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return (Path(named),) if named else ()
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,12 @@ def _cubin(entry: dict[str, Any]) -> Cubin:
     )
 
 
-def load_cubin(capability: tuple[int, int], folder: Path = FOLDER) -> bytes:
-    """The cubin for a GPU of ``capability``. Raises BackendUnavailable where there is none, or its hash is another."""
+def load_cubin(capability: tuple[int, int], folder: Path = FOLDER, others: Sequence[Path] = ()) -> bytes:
+    """The cubin for a GPU of ``capability``. Raises BackendUnavailable where there is none, or its hash is another.
+
+    ``others`` are folders where the file may lie besides (a cache, what came with an artifact). Nothing that is found
+    there is believed: its hash must stand in the manifest of the installed package, in ``folder``.
+    """
     cubins = {cubin.capability: cubin for cubin in read_manifest(folder)}
     if capability not in cubins:
         own = ".".join(map(str, capability))
@@ -64,6 +79,10 @@ def load_cubin(capability: tuple[int, int], folder: Path = FOLDER) -> bytes:
             f"the CUDA C++ kernels are compiled for compute capability {made}, and this GPU has {own}"
         )
     cubin = cubins[capability]
+    for other in others:
+        image = _read(other / cubin.name)
+        if image is not None and hashlib.sha256(image).hexdigest() == cubin.sha256:
+            return image
     try:
         image = (folder / cubin.name).read_bytes()
     except OSError as error:
@@ -71,3 +90,11 @@ def load_cubin(capability: tuple[int, int], folder: Path = FOLDER) -> bytes:
     if hashlib.sha256(image).hexdigest() != cubin.sha256:
         raise BackendUnavailable(f"{folder / cubin.name} is not the file that its manifest names", hint=HINT)
     return image
+
+
+def _read(path: Path) -> bytes | None:
+    """The file's bytes, None where there is no file that can be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

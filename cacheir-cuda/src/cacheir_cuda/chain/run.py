@@ -16,7 +16,7 @@ from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain import tiles
-from cacheir_cuda.chain.cubins import load_cubin
+from cacheir_cuda.chain.cubins import FOLDER, load_cubin, other_folders
 from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
@@ -44,7 +44,7 @@ class DecodeChain:
 
     def __init__(self, chain: Chain, residents: Residents, device: torch.device) -> None:
         capability = torch.cuda.get_device_capability(device)
-        image = load_cubin((capability[0], capability[1]))
+        image = load_cubin((capability[0], capability[1]), FOLDER, other_folders())
         self._chain, self._device = chain, device
         torch.zeros(1, device=device)  # makes the context current in this thread
         self._driver = Driver()
