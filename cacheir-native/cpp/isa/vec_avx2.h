@@ -105,6 +105,8 @@ template <bool NARROW> V VI dot4(VI acc, VB w, const int8_t* a) {
   return {dot4_half<NARROW>(acc.lo, w.lo, q), dot4_half<NARROW>(acc.hi, w.hi, q)};
 }
 V void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+V void prefetch_to_second(const void* p) { __builtin_prefetch(p, 0, 2); }
+V void prefetch_for_write(void* p) { __builtin_prefetch(p, 1); }
 V __m256i lane_numbers(int first) { return _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first)); }
 V __m256 keep_half(__m256 x, __m256i lane, int first, int last, __m256 other) {
   const __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), lane), _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(last)));

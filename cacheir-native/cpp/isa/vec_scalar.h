@@ -99,6 +99,8 @@ template <bool NARROW> V VI dot4(VI acc, VB w, const int8_t* a) {
   return acc;
 }
 V void prefetch(const void* p) { __builtin_prefetch(p); }
+V void prefetch_to_second(const void* p) { __builtin_prefetch(p, 0, 2); }
+V void prefetch_for_write(void* p) { __builtin_prefetch(p, 1); }
 // Lanes whose number is not between first and last (both inside) become `other`.
 V VF keep_lanes(VF x, int first, int last, float other) { EACH x.a[i] = i >= first && i <= last ? x.a[i] : other; return x; }
 V float vsum(VF x) {
