@@ -34,6 +34,8 @@ CELLS = (
     Cell(name="decode-batch-16", kind="decode", tokens=32, batch=16),
 )
 
+# Asked for by name, for models of which a step takes long.
+SHORT = (Cell(name="decode-32", kind="decode", tokens=32),)
 
 # What is compared on a GPU: whole answers, since an engine on one is fast by what happens between its steps.
 ANSWERS = tuple(
@@ -47,11 +49,11 @@ ANSWERS = tuple(
 
 
 def chosen_cells(names: Sequence[str], *, answers: bool = False) -> tuple[Cell, ...]:
-    """The cells of these names, all for (): whole answers with ``answers``, parts of one without.
+    """The cells of these names, all but the short ones for (): whole answers with ``answers``, parts of one without.
 
     UsageError for a name that none of them has.
     """
-    cells = ANSWERS if answers else CELLS
+    cells = ANSWERS if answers else CELLS + SHORT if names else CELLS
     by_name = {cell.name: cell for cell in cells}
     for name in names:
         if name not in by_name:

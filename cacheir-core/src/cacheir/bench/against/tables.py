@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cacheir.bench.against.cells import ANSWERS, CELLS
+from cacheir.bench.against.cells import ANSWERS, CELLS, SHORT
 from cacheir.bench.against.contestants import OURS
 from cacheir.bench.timing import percentile
 
-_WORK = {cell.name: cell.work for cell in (*CELLS, *ANSWERS)}
-_STEPS = {cell.name: cell.tokens for cell in CELLS if cell.kind == "decode"}
+_WORK = {cell.name: cell.work for cell in (*CELLS, *SHORT, *ANSWERS)}
+_STEPS = {cell.name: cell.tokens for cell in (*CELLS, *SHORT) if cell.kind == "decode"}
 
 
 def summaries(samples: Sequence[Mapping[str, Any]], decode_bytes: int) -> list[dict[str, Any]]:
