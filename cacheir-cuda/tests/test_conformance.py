@@ -100,6 +100,14 @@ class TestTritonKernels(TestTorchKernels):
     plugin = "cacheir_cuda_triton_on_arrays"
 
 
+@pytest.mark.slow
+class TestFixedKernels(TestTorchKernels):
+    """Those of ``--batch-invariant``, in the same interpreter."""
+
+    __test__ = HAS_TRITON
+    plugin = "cacheir_cuda_fixed_on_arrays"
+
+
 def _on_arrays(entry: Callable[..., Any]) -> Callable[..., Any]:
     def run(*operands: Any, **named: Any) -> Any:
         out = {"out": _tensors(named.pop("out"))} if "out" in named else {}
@@ -127,7 +135,8 @@ def _plugin_on_arrays(name: str, target: str) -> ModuleType:
     return module
 
 
-for tests, kind in ((TestTorchKernels, "cuda.torch"), (TestTritonKernels, "cuda.triton")):
+TARGETS = ((TestTorchKernels, "cuda.torch"), (TestTritonKernels, "cuda.triton"), (TestFixedKernels, "cuda.fixed"))
+for tests, kind in TARGETS:
     sys.modules[tests.plugin] = _plugin_on_arrays(tests.plugin, kind)
 
 
