@@ -93,7 +93,7 @@ def test_a_cache_of_another_version_stays_and_is_not_used(
 
 
 def test_fine_tunes_share_a_program_and_never_weights(
-    installation: Installation, write_fake: Callable[..., Path], tmp_path: Path
+    installation: Installation, write_fake: Callable[..., Path], tmp_path: Path, cache: Path
 ) -> None:
     one = write_fake(tmp_path / "one" / "tiny.fake", seed=1)
     two = write_fake(tmp_path / "two" / "tiny.fake", seed=2)
@@ -109,7 +109,7 @@ def test_fine_tunes_share_a_program_and_never_weights(
 
 @pytest.mark.usefixtures("cache")
 def test_fine_tunes_in_one_folder_are_never_taken_for_each_other(
-    installation: Installation, write_fake: Callable[..., Path], tmp_path: Path
+    installation: Installation, write_fake: Callable[..., Path], tmp_path: Path, cache: Path
 ) -> None:
     one = write_fake(tmp_path / "both" / "one.fake", seed=1)
     two = write_fake(tmp_path / "both" / "two.fake", seed=2)
