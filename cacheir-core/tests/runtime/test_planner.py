@@ -338,3 +338,14 @@ def test_a_plan_in_the_order_of_admission_is_not_repeated_in_that_of_rank(fake, 
     for one, events in zip(jobs, running.generate(jobs)):
         assert ids_of(events) == fake.expected(executor, one.ids, 6)
     assert checked["repeated"] == 4
+
+
+def test_a_draft_that_appears_while_a_plan_repeats_is_checked(fake, checked):
+    """An answer that begins to repeat itself after some steps alike: what may follow is in the plan at once."""
+    executor = fake.FakeExecutor(run_ahead=False, script=lambda history: (len(history) % 8) + 40)
+    model = fake.open_fake(executor)
+    running = Engine(model, LIMITS, speculation=Speculation(draft_tokens=3))
+    (events,) = running.generate([job(model, "one", [1, 2, 3], 40)])
+    assert ids_of(events) == [(length % 8) + 40 for length in range(3, 43)]
+    assert running.state.counters.draft_tokens["accepted"] > 15
+    assert checked["repeated"] >= 5

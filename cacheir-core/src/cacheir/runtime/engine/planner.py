@@ -20,8 +20,8 @@ PLAN_ORIGINS = ("repeated", "ahead", "made", "discarded")
 class Planner:
     """Asks ``plan_step`` as seldom and as early as it can. Reads the state, and changes nothing of it.
 
-    *Repeat*: where all that run want one more token of the executor's own picking, nobody waits and nobody came, went
-    or lost pages since (``EngineState.changes``), the plan of the last step is the plan of this one.
+    *Repeat*: where all that run want one more token of the executor's own picking, none has a draft, nobody waits and
+    nobody came, went or lost pages since (``EngineState.changes``), the plan of the last step is the plan of this one.
     *Ahead*: while a step is under way ``foresee`` plans the one after it, from what every row will be unless an answer
     ends early or somebody comes. Whatever the plan was made from is compared before it is used, so that it is always
     the plan that ``plan_step`` would make now.
@@ -96,6 +96,8 @@ class Planner:
         """The last plan once more, with as many steps ahead as there are pages for."""
         plan, state = self._steady, self._state
         if plan is None or state.waiting or state.changes != self._changes:
+            return None
+        if any(entry.draft for entry in state.running):  # a draft is found from the tokens, which are no change
             return None
         space = state.space
         if space.pages < len(plan.parts):  # each row takes at most one more
