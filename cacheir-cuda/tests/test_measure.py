@@ -22,6 +22,7 @@ from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda import plugin  # noqa: E402
 from cacheir_cuda.measure import suite  # noqa: E402
+from cacheir_cuda.measure.command import measure_on  # noqa: E402
 from cacheir_cuda.measure.command import tune as command  # noqa: E402
 from cacheir_cuda.measure.matrices import matrices_of  # noqa: E402
 from cacheir_cuda.measure.search import Product, candidates, products, tune  # noqa: E402
@@ -82,6 +83,20 @@ def test_where_no_tile_runs() -> None:
 
     with pytest.raises(BackendError, match=r"no tile ran for Product.*no such instruction"):
         tune([Product(8, 8, 16)], never, **WHERE)
+
+
+def test_a_tile_that_triton_cannot_make_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's errors are no RuntimeErrors."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.runtime.errors import OutOfResources
+
+    def launch(x: Any, weight: Any, out: Any, *, config: TileConfig) -> None:
+        if config.rows_of_matrix > 32:
+            raise OutOfResources(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr("cacheir_cuda.kernels.triton_tiles.product_parts", launch)
+    (row,) = tune([Product(96, 64, 64)], measure_on(torch.device("cpu"), torch.float16), **WHERE)
+    assert row.config.rows_of_matrix == 32
 
 
 def test_rows_of_other_products_stay() -> None:

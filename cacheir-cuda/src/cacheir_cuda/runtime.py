@@ -26,6 +26,7 @@ class CudaRuntime(Runtime):
         use_cuda_graph: bool | None = None,
         decode_chain: bool | None = None,
         blocks: bool | None = None,
+        programmatic_launch: bool | None = None,
         jit_after_warmup: str | None = None,
         **others: Any,
     ) -> None:
@@ -35,6 +36,7 @@ class CudaRuntime(Runtime):
             "use_cuda_graph": use_cuda_graph,
             "decode_chain": decode_chain,
             "blocks": blocks,
+            "programmatic_launch": programmatic_launch,
             "jit_after_warmup": jit_after_warmup,
         }
         options = {name: value for name, value in given.items() if value is not None}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cacheir.errors import UsageError
+from cacheir.weights.atomic_file import write_file
 
 FORMAT = 1
 FILE_VARIABLE = "CACHEIR_CUDA_TUNED"
@@ -93,11 +94,10 @@ def read_table(path: Path) -> tuple[TunedRow, ...]:
 
 
 def write_table(path: Path, rows: Sequence[TunedRow]) -> None:
-    """Write ``rows`` in order of their keys, whole or not at all."""
+    """Write ``rows`` in order of their keys, whole or not at all. Raises ArtifactError where it cannot be written."""
     ordered = sorted(rows, key=lambda row: tuple(map(str, row.key)))
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps({"format": FORMAT, "rows": [asdict(row) for row in ordered]}, indent=1) + "\n")
-    unfinished.replace(path)
+    text = json.dumps({"format": FORMAT, "rows": [asdict(row) for row in ordered]}, indent=1) + "\n"
+    write_file(path, text.encode())
 
 
 def merged(before: Sequence[TunedRow], rows: Sequence[TunedRow]) -> list[TunedRow]:

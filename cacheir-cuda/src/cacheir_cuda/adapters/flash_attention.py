@@ -35,9 +35,8 @@ def prefill(
     starts = torch.zeros(len(counts) + 1, dtype=torch.int32)
     starts[1:] = torch.tensor(counts, dtype=torch.int32).cumsum(0)
     bounds = row_starts.tolist() if kv.row_starts is None else kv.row_starts
-    made = import_module(
-        "flash_attn"
-    ).flash_attn_varlen_func(
+    attend = import_module("flash_attn").flash_attn_varlen_func
+    made = attend(
         q.to(keys.dtype),
         keys,
         values,
@@ -118,7 +117,8 @@ def _over_pages(
         "window_size": list(_window(window)),
         "softcap": softcap,
     }
-    made = import_module("vllm.vllm_flash_attn").flash_attn_varlen_func(q.to(keys.dtype), keys, values, **arguments)
+    attend = import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
+    made = attend(q.to(keys.dtype), keys, values, **arguments)
     out[: len(made)].copy_(made)
 
 

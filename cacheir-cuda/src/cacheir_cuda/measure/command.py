@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cacheir.errors import BackendUnavailable
+from cacheir.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
     from cacheir_cuda.measure.search import Measure
@@ -62,8 +62,12 @@ def tune(
 
 
 def measure_on(device: object, dtype: object) -> Measure:
-    """Times a product with a tile, its matrices rotated so that they come from memory."""
+    """Times a product with a tile, its matrices rotated so that they come from memory.
+
+    What it gives raises BackendError for a tile that Triton cannot make here.
+    """
     import torch
+    from triton import TritonError
 
     from cacheir_cuda.kernels.triton_tiles import product_parts
     from cacheir_cuda.measure.search import Product
@@ -77,6 +81,9 @@ def measure_on(device: object, dtype: object) -> Measure:
         copies = max(1, min(16, (160 << 20) // (product.count * product.width * dtype.itemsize)))
         weights = [torch.randn(product.count, product.width, device=device).to(dtype) for _ in range(copies)]
         out = torch.empty(1, product.rows, product.count, device=device)
-        return seconds_of(lambda number: product_parts(x, weights[number % copies], out, config=config), device)
+        try:
+            return seconds_of(lambda number: product_parts(x, weights[number % copies], out, config=config), device)
+        except TritonError as error:  # no RuntimeError: too much shared memory, or an instruction that is not there
+            raise BackendError(str(error)) from error
 
     return measure

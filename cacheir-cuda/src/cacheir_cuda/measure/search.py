@@ -52,7 +52,7 @@ def tune(
         for config in candidates(product):
             try:
                 samples = measure(product, config)
-            except (RuntimeError, ValueError) as error:  # too much shared memory, or no such instruction
+            except (BackendError, RuntimeError, ValueError) as error:  # too much shared memory, or no such instruction
                 faults.append(f"{config}: {error}")
                 continue
             timed.append((statistics.median(samples), config, samples))

@@ -144,12 +144,8 @@ class _After:
         tokens = part.tokens if part is not None else 0
         picked = part is not None and part.last
         self.entry = entry
-        self.number, self.priority, self.arrived, self.on_host = (
-            entry.number,
-            entry.priority,
-            entry.arrived,
-            entry.on_host,
-        )
+        self.number, self.priority = entry.number, entry.priority
+        self.arrived, self.on_host = entry.arrived, entry.on_host
         self.pages, self.releasable = entry.pages, entry.releasable
         self.cached = entry.cached + tokens
         self.pending = entry.pending - tokens + picked
