@@ -92,6 +92,24 @@ def test_a_cache_write_that_is_killed_costs_only_time(
     assert not [path for path in (cache / "programs").iterdir() if ".partial-" in path.name]
 
 
+def test_the_next_start_of_anything_clears_away_what_a_killed_one_left_and_says_so(
+    tiny_folder: Path, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["compile", str(tiny_folder), "--output", str(out)]
+    assert run(words) == 0
+    assert child(["-c", KILLED, str(out), "12", *words], cache).returncode == -9
+    assert child(["-c", KILLED, str(cache / "programs"), "9", "inspect", str(tiny_folder)], cache).returncode == -9
+    left = [path for folder in (tmp_path, cache / "programs") for path in folder.iterdir() if ".partial-" in path.name]
+    assert len(left) == 2
+    capsys.readouterr()
+    assert run(["run", str(out), "--backend", "cpu", "--prompt", "Hello", "--max-new-tokens", "1"]) == 0
+    said = capsys.readouterr().err
+    for path in left:
+        assert not path.exists() and f"removed {path}, which a process that was killed left behind\n" in said
+    assert run(["verify", str(out)]) == 0
+
+
 def limited(nbytes: int) -> Callable[[], None]:
     """A disk that takes ``nbytes`` of each file; Python ignores the signal, so that a write fails with EFBIG."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))

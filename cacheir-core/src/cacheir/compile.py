@@ -19,6 +19,7 @@ from cacheir.artifact import cache as program_cache
 from cacheir.artifact import layout
 from cacheir.artifact.artifact import Artifact
 from cacheir.artifact.card import CompileOptions
+from cacheir.artifact.partial import remove_leftovers
 from cacheir.artifact.program_key import (
     header_facts,
     recall_facts,
@@ -121,7 +122,8 @@ def open_program(
 ) -> Artifact:
     """The program of a model, from the cache where it was compiled before; an artifact is opened as it is.
 
-    A cached program that cannot be used is named on stderr, with the reason, and made again.
+    A cached program that cannot be used is named on stderr, with the reason, and made again. So is what processes that
+    were killed left half written in the cache or beside the artifact; it is removed.
     """
     installed = installation or default()
     checked_instance("options", options, CompileOptions, optional=False)
@@ -132,6 +134,8 @@ def open_program(
                 f"{path} is an artifact, whose weights are what they are",
                 hint=f"compile the model again with --quant {options.quant}",
             )
+        remove_leftovers(path)
+        program_cache.remove_unfinished(settings.cache_dir())
         return read_artifact(path, installed)
     path, options = _quantised(path, options, installed, progress)
     work = CompileWork.begin(options, installed, progress)

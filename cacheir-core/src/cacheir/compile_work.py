@@ -72,12 +72,13 @@ class CompileWork:
     def begin(
         cls, options: CompileOptions, installation: Installation | None, progress: Progress | None
     ) -> CompileWork:
-        """Check the options and find the backend; no model is read yet."""
+        """Check the options and find the backend; no model is read yet. What is half written in the cache goes."""
         installed = installation or default()
         check_options(options)
         backend = find_backend(installed, options.target)
         check_backend_options(backend, options.backend_options)
         cache = settings.cache_dir()
+        program_cache.remove_unfinished(cache)
         return cls(
             options=options,
             installation=installed,

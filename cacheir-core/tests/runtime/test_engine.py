@@ -567,13 +567,17 @@ save_incident(Path(sys.argv[1]), {"jobs": [1] * 10000, "last": Deadly(a=1)})
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
-def test_a_killed_save_of_an_incident_is_cleared_away_by_the_next_and_named(tmp_path, capsys):
+@pytest.mark.parametrize("by_reading", [False, True])
+def test_a_killed_save_of_an_incident_is_cleared_away_by_the_next_and_named(tmp_path, capsys, by_reading):
     path = tmp_path / "incident.json"
     save_incident(path, {"jobs": []})
     killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert json.loads(path.read_text()) == {"jobs": []}
     (leftover,) = (found for found in tmp_path.iterdir() if found != path)
+    if by_reading:
+        with pytest.raises(ArtifactDamagedError):
+            load_incident(path)
     for _ in range(2):
         save_incident(path, {"jobs": [1]})
     assert json.loads(path.read_text()) == {"jobs": [1]} and list(tmp_path.iterdir()) == [path]

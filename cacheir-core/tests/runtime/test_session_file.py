@@ -129,13 +129,14 @@ with fake.session(fake.open_fake(executor), [1] * 30) as session:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
-def test_a_killed_save_is_cleared_away_by_the_next(fake, saved, capsys):
+def test_a_killed_save_is_cleared_away_by_the_next_start(fake, saved, capsys):
     before = saved.read_bytes()
     killed = subprocess.run([sys.executable, "-c", KILLED, str(saved)], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert saved.read_bytes() == before and len(list(saved.parent.iterdir())) == 2
     (leftover,) = (path for path in saved.parent.iterdir() if path != saved)
     with restored(fake.open_fake(), saved) as session:
+        assert list(saved.parent.iterdir()) == [saved]
         session.save(saved)
         session.save(saved)
     assert list(saved.parent.iterdir()) == [saved]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cacheir.artifact.partial import finished_name, is_abandoned, is_partial, partial_path
+from cacheir.artifact.partial import finished_name, is_abandoned, is_partial, partial_path, remove_all_leftovers
 from cacheir.artifact.read import read_card
 from cacheir.errors import CacheIRError
 from cacheir.weights.made_cache import MADE
@@ -117,6 +117,15 @@ def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
             ):
                 remove(folder)
     return removed
+
+
+def remove_unfinished(cache: Path) -> None:
+    """Remove whatever processes that were killed were writing into the cache, and name it on stderr."""
+    for name in (_PROGRAMS, *_NOTES, *_MODELS):
+        remove_all_leftovers(cache / name)
+    if os.access(cache / MADE, os.R_OK):
+        for folder in sorted((cache / MADE).iterdir()):
+            remove_all_leftovers(folder)  # a file for each recipe of one model
 
 
 def notes_bytes(cache: Path) -> int:

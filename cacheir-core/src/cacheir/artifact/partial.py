@@ -10,13 +10,20 @@ import sys
 from pathlib import Path
 
 _MARK = ".partial-"
-# As partial_path spells it: what only looks like it may be somebody's own folder.
-_PARTIAL = re.compile(r"(.+)\.partial-([0-9]+)-[0-9a-f]{8}", re.DOTALL)
+# What a writer moved aside to put its own in place, and removes last.
+_ASIDE = ".old"
+# As partial_path spells it, or moved aside: what only looks like it may be somebody's own folder.
+_PARTIAL = re.compile(r"(.+)\.partial-([0-9]+)-[0-9a-f]{8}(\.old)?", re.DOTALL)
 
 
 def partial_path(path: Path) -> Path:
     """A new name beside ``path`` for a folder that this process writes."""
     return path.with_name(f"{path.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def aside_path(partial: Path) -> Path:
+    """Where the writer of ``partial`` moves what lies at its place, until its own is there."""
+    return partial.with_name(f"{partial.name}{_ASIDE}")
 
 
 def is_partial(path: Path) -> bool:
@@ -45,20 +52,42 @@ def is_abandoned(path: Path) -> bool:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what writers of the file or folder ``path`` left behind when they were killed, and name it on stderr."""
-    if path.parent.is_dir():
-        for found in path.parent.iterdir():
-            spelt = _PARTIAL.fullmatch(found.name)
-            if spelt is not None and spelt[1] == path.name and is_abandoned(found):
-                print(f"{_removed(found)}, which a process that was killed left behind", file=sys.stderr)
+    _clear(path.parent, path.name)
 
 
-def _removed(found: Path) -> str:
-    """What became of ``found``: a leftover that cannot be removed stops nobody's work, but it is told."""
+def remove_all_leftovers(folder: Path) -> None:
+    """``remove_leftovers`` of everything in ``folder``, which must be one where nobody but CacheIR writes."""
+    _clear(folder, None)
+
+
+def _clear(folder: Path, wanted: str | None) -> None:
     try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return  # it is not there yet, or not ours to read: then nothing of ours was written into it
+    for name in names:
+        spelt = _PARTIAL.fullmatch(name) if _MARK in name else None
+        if spelt is not None and wanted in (None, spelt[1]) and is_abandoned(folder / name):
+            said = _cleared(folder / name, folder / spelt[1])
+            if said:
+                print(f"{said}, which a process that was killed left behind", file=sys.stderr)
+
+
+def _cleared(found: Path, place: Path) -> str:
+    """What became of ``found``: a leftover that cannot be removed stops nobody's work, but it is told.
+
+    What was whole at ``place`` before goes back there, if its writer was killed between moving it and putting its own.
+    """
+    try:
+        if found.name.endswith(_ASIDE) and not os.path.lexists(place):
+            os.rename(found, place)
+            return f"put back {place}"
         if found.is_dir() and not found.is_symlink():
             shutil.rmtree(found)
         else:
-            found.unlink(missing_ok=True)
+            found.unlink()
+    except FileNotFoundError:
+        return ""  # another process was faster, and says so
     except OSError as error:
         return f"cannot remove {found} ({error.strerror or error})"
     return f"removed {found}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from cacheir.artifact import layout
 from cacheir.artifact.card import Card, FileRecord
 from cacheir.artifact.lock import Lock, lock_bytes
-from cacheir.artifact.partial import partial_path, remove_leftovers
+from cacheir.artifact.partial import aside_path, partial_path, remove_leftovers
 from cacheir.artifact.pass_files import pass_files
 from cacheir.artifact.seal import digest, digest_file, sealed_bytes
 from cacheir.artifact.weights_manifest import Manifest, linked_manifest, write_weights
@@ -162,7 +162,7 @@ def _move(folder: Path, path: Path, replace_existing: bool) -> None:
 
     Between looking and moving another process may put its own there, or move ours aside: then this looks again.
     """
-    aside = folder.with_name(f"{folder.name}.old")
+    aside = aside_path(folder)
     for attempt in range(_MOST_MOVES):
         try:
             if path.exists():

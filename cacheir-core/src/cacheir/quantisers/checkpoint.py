@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cacheir.artifact.partial import partial_path, remove_leftovers
+from cacheir.artifact.partial import aside_path, partial_path, remove_leftovers
 from cacheir.artifact.seal import digest, digest_file, open_sealed, sealed_bytes
 from cacheir.artifact.write import tokenizer_json
 from cacheir.errors import ArtifactDamagedError, MalformedModelError, UnsupportedModelError, UsageError
@@ -173,7 +173,7 @@ def _tokenizer(folder: Path, value: Mapping[str, Any], where: str) -> TokenizerS
 
 def _put(partial: Path, folder: Path) -> None:
     """Put the finished folder in place of the checkpoint that may be there."""
-    aside = partial.with_name(f"{partial.name}.old")
+    aside = aside_path(partial)
     if folder.exists():
         os.rename(folder, aside)
     try:

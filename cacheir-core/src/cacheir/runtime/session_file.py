@@ -65,9 +65,10 @@ def restore_session(model: OpenModel, path: Path) -> Sequence:
 
     ``ArtifactDamagedError`` for a file that is not whole or no session, ``ArtifactVersionError`` for another version's,
     ``UsageError`` for one of another model, backend, page size or format, or where there is no file, ``OutOfPages``
-    where the pages are too few.
+    where the pages are too few. What a save of ``path`` that was killed left is removed, and named on stderr.
     """
     _check_formats(model)
+    remove_leftovers(path)
     try:
         with path.open("rb") as file:
             return _restore(model, path, file)

@@ -108,7 +108,11 @@ def save_incident(path: Path, incident: Mapping[str, Any]) -> None:
 
 
 def load_incident(path: Path) -> dict[str, Any]:
-    """Reads an incident file, which may be anybody's; ``ArtifactDamagedError`` where it is none."""
+    """Reads an incident file, which may be anybody's; ``ArtifactDamagedError`` where it is none.
+
+    What a save of ``path`` that was killed left is removed, and named on stderr.
+    """
+    remove_leftovers(path)
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ArtifactDamagedError(f"{path} has more than {MAX_FILE_BYTES} bytes, so it is no incident of ours")
     try:
