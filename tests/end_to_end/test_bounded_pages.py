@@ -151,3 +151,19 @@ def test_a_longer_context_fits_where_the_window_bounds_it(mistral: Path, poisone
 def test_sinks_without_a_window_are_refused(llama: Path) -> None:
     with pytest.raises(UsageError, match="3 sinks are of no use"):
         opened(llama, compile_options=CompileOptions(kv_sinks=3))
+
+
+@pytest.mark.parametrize("reach", [{"kv_window": 2**31}, {"kv_window": 10**20}, {"kv_window": 4, "kv_sinks": 2**31}])
+def test_more_positions_than_an_i32_counts_are_refused(llama: Path, reach: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="more positions than a sequence can have"):
+        opened(llama, compile_options=CompileOptions(**reach))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "native"])
+def test_the_widest_window_and_sinks_change_no_token(llama: Path, backend: str) -> None:
+    answers = []
+    for options in (CompileOptions(), CompileOptions(kv_window=2**31 - 1, kv_sinks=2**31 - 1)):
+        with opened(llama, backend, compile_options=options).session() as session:
+            session.append(prompt(2, 40))
+            answers.append(session.logits())
+    np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=1e-5)

@@ -160,6 +160,8 @@ UNWRITABLE = [
     (graph_of(params=(X, Value("z", TensorType("f32", (Dim(0, (("T", 1), ("B", 1))),)), "input"))), "bad-size", 4),
     (graph_of(params=(X, Value("z", QuantType.of("kv", "f32", 4), "input"))), "bad-type", 4),
     (graph_of(params=(X, Value("z", KVType(1, 1, 1, "f 32"), "state"))), "bad-type", 4),
+    (graph_of(params=(X, Value("z", KVType(1, 1, 1, "f32", 2**31), "state"))), "bad-type", 4),
+    (graph_of(params=(X, Value("z", KVType(1, 1, 1, "f32", 4, 2**31), "state"))), "bad-type", 4),
     (graph_of(weights=(Weight(replace(W, origin="op"), Stored("w")),)), "bad-origin", 4),
     (graph_of(weights=(Weight(W, Stored("\ud800")),)), "bad-key", 4),
     (graph_of(weights=(Weight(W, Derived("pack", ("w2",), (("layout", "\udfff"),))),)), "recipe-type", 4),

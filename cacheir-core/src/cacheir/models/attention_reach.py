@@ -11,15 +11,23 @@ from dataclasses import replace
 from cacheir.errors import UsageError
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec
 
+_MOST_POSITIONS = 2**31 - 1  # positions are i32
+
 
 def with_reach(spec: DecoderSpec, window: int, sinks: int) -> DecoderSpec:
     """``spec`` whose layers see at most the latest ``window`` positions, and the first ``sinks`` besides.
 
     0 leaves either as it is; a layer with a smaller window of its own keeps that. Sinks are given to the layers with a
-    window; UsageError where none has one.
+    window; UsageError where none has one, and for more positions than any sequence has.
     """
     if not window and not sinks:
         return spec
+    for option, count in (("--kv-window", window), ("--kv-sinks", sinks)):
+        if count > _MOST_POSITIONS:
+            raise UsageError(
+                f"{option} {count} is more positions than a sequence can have",
+                hint=f"{_MOST_POSITIONS} at most; 0: all",
+            )
     layers = tuple(_layer(layer, window, sinks) for layer in spec.layers)
     if sinks and not any(layer.window for layer in layers):
         raise UsageError(

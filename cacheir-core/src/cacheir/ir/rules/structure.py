@@ -13,6 +13,7 @@ from cacheir.ir.spelling import is_encodable, is_identifier, is_name, is_word
 from cacheir.ir.types import KVType, TensorType, Type
 
 _LARGEST_SIZE = 2**48  # elements along one axis
+_MOST_POSITIONS = 2**31 - 1  # positions are i32
 
 
 def structure(graph: Graph, setting: Setting) -> Iterator[Finding]:
@@ -102,6 +103,8 @@ def _type_faults(type_: Type, bounds: dict[str, tuple[int, int]]) -> Iterator[tu
             yield "bad-type", f"{type_} needs at least one layer, head and element, and a storage format"
         if type_.sinks < 0 or (type_.sinks and not type_.window):
             yield "bad-type", f"{type_} has {type_.sinks} sinks, which only a window can have"
+        if max(type_.window, type_.sinks) > _MOST_POSITIONS:
+            yield "bad-type", f"{type_} sees more positions than there can be: {_MOST_POSITIONS}"
         return
     if not is_dtype(type_.dtype):
         yield "bad-type", f"there is no element type {type_.dtype!r}"
