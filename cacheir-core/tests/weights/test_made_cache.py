@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,50 @@ def test_the_cache_counts_and_clears_them(stash: Any, tmp_path: Path) -> None:
     assert program_cache.notes_bytes(cache) >= BYTES
     program_cache.clear(cache)
     assert kept_files(cache) == []
+
+
+def test_folders_that_another_process_removes_meanwhile_stop_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = QuantArray.quantize(np.ones((4, 64), np.float32), FORMATS["int4-g32"])
+    for content in ("a" * 64, "b" * 64):
+        MadeCache(tmp_path, content, expected_bytes=BYTES, limit_bytes=1e9).keep(RECIPE, array)
+    listed = Path.iterdir
+
+    def iterdir(self: Path) -> Any:
+        members = list(listed(self))
+        for member in members:
+            if member.name[0] == "a":
+                shutil.rmtree(member)
+        return iter(members)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    shrink(tmp_path, 0.0)
+    monkeypatch.undo()
+    assert list((tmp_path / MADE).iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    array = QuantArray.quantize(np.ones((4, 64), np.float32), FORMATS["int4-g32"])
+    cache = MadeCache(tmp_path, "a" * 64, expected_bytes=BYTES, limit_bytes=1e9)
+    cache.keep(RECIPE, array)
+    (path,) = (tmp_path / MADE / ("a" * 32)).iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.find(RECIPE, array.format, array.shape) is None
+    cache.keep(RECIPE, array)
+    assert "is no file" in capsys.readouterr().err
+
+
+def test_a_cache_with_something_else_in_it_is_cleaned_and_cleared(tmp_path: Path) -> None:
+    (tmp_path / MADE).write_text("a file where the folder should be")
+    program_cache.remove_unfinished(tmp_path)
+    program_cache.clear(tmp_path)
+    (tmp_path / MADE).unlink()
+    (tmp_path / MADE).mkdir()
+    (tmp_path / MADE / "dangling").symlink_to(tmp_path / "nowhere")
+    program_cache.remove_unfinished(tmp_path)
+    assert program_cache.notes_bytes(tmp_path) == 0
+    program_cache.clear(tmp_path, older_than_days=1)
+    assert [path.name for path in (tmp_path / MADE).iterdir()] == ["dangling"]

@@ -111,8 +111,8 @@ def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
             if before is None or note.stat().st_mtime < before:
                 note.unlink(missing_ok=True)
     for place in (cache / name for name in _MODELS):
-        for folder in place.iterdir() if place.is_dir() else ():
-            if (before is None or folder.stat().st_mtime < before) and not (
+        for folder in _members(place):
+            if (before is None or folder.lstat().st_mtime < before) and not (
                 is_partial(folder) and not is_abandoned(folder)
             ):
                 remove(folder)
@@ -123,9 +123,8 @@ def remove_unfinished(cache: Path) -> None:
     """Remove whatever processes that were killed were writing into the cache, and name it on stderr."""
     for name in (_PROGRAMS, *_NOTES, *_MODELS):
         remove_all_leftovers(cache / name)
-    if os.access(cache / MADE, os.R_OK):
-        for folder in sorted((cache / MADE).iterdir()):
-            remove_all_leftovers(folder)  # a file for each recipe of one model
+    for folder in sorted(_members(cache / MADE)):
+        remove_all_leftovers(folder)  # a file for each recipe of one model
 
 
 def notes_bytes(cache: Path) -> int:
@@ -148,6 +147,13 @@ def _entry(path: Path) -> Entry | None:
         return Entry(key=key, path=path, nbytes=nbytes, used=used, fault=str(error))
     model = card.model.name or card.model.label
     return Entry(key=key, path=path, nbytes=nbytes, used=used, model=model, target=card.target, core=card.core)
+
+
+def _members(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []  # not there yet, no folder, or not ours to read: nothing in it is of use
 
 
 def _is_being_written(entry: Entry) -> bool:

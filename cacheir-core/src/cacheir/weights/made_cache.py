@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,8 +77,11 @@ class MadeCache:
             shrink(self._cache, self._limit_bytes - self._expected_bytes, keep=self._folder)
         key = self._key(recipe, made.format, made.shape)
         blocks = made.blocks.reshape(-1)
+        path = self._path(key)
         try:
-            write_stream(self._path(key), (_digest(key, blocks.data), blocks.data))
+            if path.exists() and not path.is_file():  # a pipe would be written to, and nobody reads it
+                raise ArtifactError(f"{path} is no file")
+            write_stream(path, (_digest(key, blocks.data), blocks.data))
         except ArtifactError as error:
             self._keeps = False
             print(f"cacheir: quantised weights are not kept for the next load: {error}", file=sys.stderr)
@@ -87,7 +91,7 @@ class MadeCache:
         """Note once that this model was used now."""
         if not self._was_used and self._folder.is_dir():
             self._was_used = True
-            if os.access(self._folder, os.W_OK):
+            with suppress(OSError):  # a cache that may only be read keeps its order; or another process removed it
                 os.utime(self._folder)
 
     def _key(self, recipe: str, format: QuantFormatSpec, shape: tuple[int, ...]) -> bytes:
@@ -101,17 +105,26 @@ class MadeCache:
 
 def shrink(cache: Path, limit_bytes: float, *, keep: Path | None = None) -> None:
     """Remove the models' folders that were not used for the longest time until the rest fits; ``keep`` stays."""
-    folders = sorted((path for path in _folders(cache) if path != keep), key=lambda path: -path.stat().st_mtime)
     total = 0
-    for folder in folders:
-        total += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    for _, nbytes, folder in sorted(_folders(cache, keep), key=lambda found: -found[0]):
+        total += nbytes
         if total > limit_bytes:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _folders(cache: Path) -> Iterator[Path]:
-    place = cache / MADE
-    return (path for path in place.iterdir() if path.is_dir()) if place.is_dir() else iter(())
+def _folders(cache: Path, keep: Path | None) -> Iterator[tuple[float, int, Path]]:
+    """When each folder but ``keep`` was used last, its bytes and where it is.
+
+    Other processes shrink the same cache: what goes meanwhile is gone, and what is not ours to read is left out.
+    """
+    try:
+        found = [path for path in (cache / MADE).iterdir() if path != keep and path.is_dir()]
+    except OSError:
+        return
+    for folder in found:
+        with suppress(OSError):
+            used = folder.stat().st_mtime
+            yield used, sum(file.stat().st_size for file in folder.iterdir() if file.is_file()), folder
 
 
 def _digest(key: bytes, blocks: memoryview) -> bytes:
