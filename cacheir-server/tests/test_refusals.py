@@ -276,6 +276,11 @@ SNAPSHOT = {
     "cacheir_time_to_first_token_seconds": ["histogram"],
     "cacheir_time_per_output_token_seconds": ["histogram"],
     "cacheir_e2e_request_latency_seconds": ["histogram"],
+    "cacheir_request_prefill_seconds": ["histogram"],
+    "cacheir_request_decode_seconds": ["histogram"],
+    "cacheir_request_inference_seconds": ["histogram"],
+    "cacheir_request_prompt_tokens": ["histogram"],
+    "cacheir_request_generation_tokens": ["histogram"],
     "cacheir_requests": ["counter", "outcome"],
     "cacheir_queue_depth": ["gauge", "state"],
     "cacheir_backpressure_waits": ["counter"],
@@ -308,7 +313,40 @@ SNAPSHOT = {
     "vllm:prompt_tokens": ["counter"],
     "vllm:generation_tokens": ["counter"],
     "vllm:request_success": ["counter", "finished_reason"],
+    "vllm:prompt_tokens_cached": ["counter"],
+    "vllm:spec_decode_num_draft_tokens": ["counter"],
+    "vllm:spec_decode_num_accepted_tokens": ["counter"],
+    "vllm:admission_rejections": ["counter"],
+    "vllm:num_requests_waiting_by_reason": ["gauge", "reason"],
+    "vllm:cache_config_info": ["gauge", "block_size", "num_gpu_blocks"],
+    "vllm:request_queue_time_seconds": ["histogram"],
+    "vllm:time_to_first_token_seconds": ["histogram"],
+    "vllm:request_time_per_output_token_seconds": ["histogram"],
+    "vllm:e2e_request_latency_seconds": ["histogram"],
+    "vllm:request_prefill_time_seconds": ["histogram"],
+    "vllm:request_decode_time_seconds": ["histogram"],
+    "vllm:request_inference_time_seconds": ["histogram"],
+    "vllm:request_prompt_tokens": ["histogram"],
+    "vllm:request_generation_tokens": ["histogram"],
 }
+
+
+def test_an_alias_has_the_samples_of_its_original(bench):
+    for prompt in ("a", "a b c"):
+        assert bench.post("/v1/completions", prompt=prompt, max_tokens=5, ignore_eos=True).status_code == 200
+    families = text_string_to_metric_families(bench.client.get("/metrics").text)
+    found = {family.name: [(one.labels, one.value) for one in family.samples] for family in families}
+    for theirs, ours in {
+        "vllm:request_queue_time_seconds": "cacheir_queue_wait_seconds",
+        "vllm:time_to_first_token_seconds": "cacheir_time_to_first_token_seconds",
+        "vllm:e2e_request_latency_seconds": "cacheir_e2e_request_latency_seconds",
+        "vllm:request_prompt_tokens": "cacheir_request_prompt_tokens",
+        "vllm:request_generation_tokens": "cacheir_request_generation_tokens",
+    }.items():
+        assert found[theirs] == found[ours] and found[theirs]
+    (tokens,) = (value for labels, value in found["vllm:generation_tokens"])
+    whole = {labels.get("le"): value for labels, value in found["vllm:request_generation_tokens"]}
+    assert (whole["8.0"], whole["4.0"]) == (2, 0) and tokens == 10
 
 
 def test_an_integer_without_end_is_refused_in_words_of_our_own(bench):

@@ -7,7 +7,7 @@ dashboards that know them (``metric_aliases``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +22,7 @@ from cacheir_server.metric_aliases import aliases
 
 # Seconds. From a token of a small model on a fast machine to a long prompt on a slow one.
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_TOKENS = tuple(1 << power for power in range(18))  # of a prompt, or of an answer
 # How a request can end, those included that never reached the engine.
 REQUEST_OUTCOMES = (*OUTCOMES, "refused", "rejected")
 # A deadline of a request, and the time that one call of run_ahead may take.
@@ -35,11 +36,17 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self.rejected = 0
         self._engine = engine
+        self._histograms: list[Histogram] = []
         histogram = self._histogram
         self._queue_wait = histogram("cacheir_queue_wait_seconds", "Time from arrival to the first step.")
         self._first_token = histogram("cacheir_time_to_first_token_seconds", "Time from arrival to the first token.")
         self._token = histogram("cacheir_time_per_output_token_seconds", "Mean time of a token after the first.")
         self._whole = histogram("cacheir_e2e_request_latency_seconds", "Time from arrival to the last token.")
+        self._prefill = histogram("cacheir_request_prefill_seconds", "Time from the first step to the first token.")
+        self._decode = histogram("cacheir_request_decode_seconds", "Time from the first token to the last.")
+        self._inference = histogram("cacheir_request_inference_seconds", "Time from the first step to the last token.")
+        self._prompt_tokens = histogram("cacheir_request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self._answer_tokens = histogram("cacheir_request_generation_tokens", "Tokens of an answer.", _TOKENS)
         self.registry.register(self)
 
     def observe(self, event: Event) -> None:
@@ -50,6 +57,11 @@ class Metrics(Collector):
         self._queue_wait.observe(usage.queue_ms / 1e3)
         self._first_token.observe(usage.ttft_ms / 1e3)
         self._whole.observe(usage.total_ms / 1e3)
+        self._prefill.observe((usage.ttft_ms - usage.queue_ms) / 1e3)
+        self._decode.observe((usage.total_ms - usage.ttft_ms) / 1e3)
+        self._inference.observe((usage.total_ms - usage.queue_ms) / 1e3)
+        self._prompt_tokens.observe(usage.prompt_tokens)
+        self._answer_tokens.observe(usage.sampled_tokens)
         if usage.sampled_tokens > 1:
             self._token.observe((usage.total_ms - usage.ttft_ms) / 1e3 / (usage.sampled_tokens - 1))
 
@@ -57,7 +69,8 @@ class Metrics(Collector):
         """The engine's sums and the state of its queues, and then their aliases."""
         own = list(self._own())
         yield from own
-        yield from aliases(own)
+        histograms = [metric for histogram in self._histograms for metric in histogram.collect()]
+        yield from aliases([*own, *histograms], self._engine.state.kv.page_tokens)
 
     def _own(self) -> Iterator[Metric]:
         state, store = self._engine.state, self._engine.store
@@ -120,8 +133,10 @@ class Metrics(Collector):
             family.add_metric(("miss", reason), counts.missed_tokens[reason])
         return family
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, buckets=_LATENCIES, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _LATENCIES) -> Histogram:
+        made = Histogram(name, text, buckets=buckets, registry=self.registry)
+        self._histograms.append(made)
+        return made
 
 
 def _sum(name: str, text: str, value: float) -> Metric:
