@@ -70,6 +70,7 @@ def test_spans_are_sent_where_asked_for(served, monkeypatch):
     ("options", "said"),
     [
         (("--host", ""), "--host is empty"),
+        (("--spill-folder", "."), "nothing is spilled"),
         (("--drain", "inf"), "86400"),
         (("--threads", "99999999999"), "99999999999 threads cannot be had"),
         (("--threads", "1025"), "at most 1024"),

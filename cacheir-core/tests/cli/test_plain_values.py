@@ -120,7 +120,7 @@ def test_a_command_of_plain_values_needs_no_adapters() -> None:
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("option", ["--quant", "--kv-dtype", "--memory", "--cuda-dtype"])
+@pytest.mark.parametrize("option", ["--quant", "--kv-dtype", "--memory", "--cuda-dtype", "--spill-folder", "--pass"])
 def test_an_option_that_names_something_is_not_empty(option: str) -> None:
     seen: list[Got] = []
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -132,6 +132,8 @@ def test_an_option_that_names_something_is_not_empty(option: str) -> None:
         kv_dtype: str = typer.Option(""),
         memory: str = typer.Option(""),
         cuda_dtype: str = typer.Option(""),
+        spill_folder: str = typer.Option(""),
+        pass_name: str = typer.Option("", "--pass"),
     ) -> None:
         seen.append(locals())
 

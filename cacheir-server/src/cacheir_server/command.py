@@ -81,6 +81,8 @@ def serve(
         raise UsageError(
             f"nothing can be written to {spill_folder!r}", hint="--spill-folder names a folder that is there"
         )
+    if spill_folder and spill == "off":
+        raise UsageError("--spill-folder names a place, and nothing is spilled", hint="give --spill advised or on too")
     policy = SpillPolicy(mode=spill, host_bytes=spill_bytes, folder=Path(spill_folder) if spill_folder else None)
     spans = make_spans() if otel else None
     settings = ServerSettings(

@@ -22,7 +22,13 @@ _DECIMAL = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 
 # Options that name something, for which their default "" stands for none. One given as "" comes from a shell variable
 # that was not set, and would quietly mean that it was left out.
-_NAMING = frozenset({"memory", "quant", "kv_dtype", "cuda_dtype"})
+_NAMING = frozenset(
+    {
+        *("memory", "quant", "kv_dtype", "cuda_dtype", "jit_after_warmup", "sampler", "suite", "url"),
+        *("spill_folder", "tool_parser", "served_model_name"),
+        *("until", "from_pass", "pass_name", "node", "history", "graph", "mode"),
+    }
+)
 # What stands for "send it through typer".
 _OTHER = object()
 
