@@ -17,7 +17,7 @@ def unpack_weights(graph: Graph, context: Any) -> Graph:
     yielded = {value.name for value in graph.outputs}
 
     def rule(op: Op, rewriter: Rewriter) -> Iterable[Value] | None:
-        if op.name != "dequantize" or op.operands[0].origin != "weight" or op.result.name in yielded:
+        if op.operands[0].origin != "weight" or op.result.name in yielded:
             return None
         packed = op.operands[0]
         assert isinstance(packed.type, QuantType)
@@ -25,7 +25,7 @@ def unpack_weights(graph: Graph, context: Any) -> Graph:
         context.note(f"{packed} is unpacked once")
         return [rewriter.declare(Weight(dense, Derived("cast", (packed.name,), (("dtype", packed.type.dtype),))))]
 
-    changed: Graph = context.rewrite(graph, rule)
+    changed: Graph = context.rewrite(graph, rule, of=("dequantize",))
     if changed is graph:
         context.note("no op unpacks a weight")
     return changed
