@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from cacheir.errors import OutOfPages
-from cacheir.runtime.engine.prefix_node import Block, Node, PrefixCounts
+from cacheir.runtime.engine.prefix_node import Node, PrefixCounts
 from cacheir.runtime.engine.spill import SpillStore
 from cacheir.runtime.kv_space import KVSpace, Tables
 from cacheir.runtime.pages import FREED, PageTable, held
@@ -37,7 +37,7 @@ class PrefixIndex:
         # Leaves by last use. An entry whose tick is old, or whose node has children or is gone, is skipped when popped.
         self._leaves: list[tuple[int, int, Node]] = []
         # What was evicted. It serves to name a reason alone, never to find a page.
-        self._evicted: OrderedDict[tuple[str, int, Block], None] = OrderedDict()
+        self._evicted: OrderedDict[int, None] = OrderedDict()  # Node.trail
         # The block of each page that a group with a window has here.
         self._block_of: dict[int, dict[int, Node]] = {group: {} for group in kv.windowed}
 
@@ -144,12 +144,12 @@ class PrefixIndex:
         """
         size, merged = self._kv.page_tokens, 0
         for number in range(len(path), length // size):
-            parent = path[-1] if path else self._roots.setdefault(salt, Node(None, salt, 0, (), ()))
+            parent = path[-1] if path else self._roots.setdefault(salt, Node(None, salt, (), ()))
             block = tuple(ids[number * size : (number + 1) * size])
             node = parent.children.get(block)
             if node is None:
                 pages = tuple(table[number] for table in tables)
-                node = parent.children[block] = Node(parent, salt, number * size, block, pages)
+                node = parent.children[block] = Node(parent, salt, block, pages)
                 self._hold(node)
                 self.counts.inserted_blocks += 1
             elif node.spilled is not None:
@@ -217,9 +217,11 @@ class PrefixIndex:
             missed["window"] += most - reused
         tail = len(ids) % size
         missed["partial_page"] += tail
-        for start in range(found, len(ids) - tail, size):
-            key = (salt, start, tuple(ids[start : start + size]))
-            missed["evicted" if key in self._evicted else "new"] += size
+        trail = hash(salt)
+        for start in range(0, len(ids) - tail, size):
+            trail = hash((trail, tuple(ids[start : start + size])))
+            if start >= found:
+                missed["evicted" if trail in self._evicted else "new"] += size
 
     def clear(self) -> int:
         """Forgets all that nobody uses, on the host too; gives how many blocks had pages."""
@@ -387,6 +389,6 @@ class PrefixIndex:
             self._roots.pop(parent.salt, None)
 
     def _remember(self, node: Node) -> None:
-        self._evicted[node.salt, node.start, node.block] = None
+        self._evicted[node.trail] = None
         while len(self._evicted) > _REMEMBERED_EVICTIONS:
             self._evicted.popitem(last=False)

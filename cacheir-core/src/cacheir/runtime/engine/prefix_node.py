@@ -13,22 +13,34 @@ MISS_REASONS = ("new", "evicted", "partial_page", "last_token", "window", "not_a
 
 
 class Node:
-    """One block of tokens, from position ``start`` on; ``pages`` has one page for each KV group.
+    """One block of tokens; ``pages`` has one page for each KV group.
 
     In a group with a window that may be ``FREED``: such pages are cached for as long as nobody needs their room.
     ``users`` counts the sequences whose tables hold these pages. A sequence that holds a node holds its parents too.
     A spilled node has no pages but the key of its block on the host, and neither has any node below it;
-    ``resident`` counts the children that have pages.
+    ``resident`` counts the children that have pages. ``trail`` is a hash of salt and all tokens up to the block's end;
+    it names reasons of misses, and never finds a page.
     """
 
-    __slots__ = ("block", "children", "pages", "parent", "resident", "salt", "spilled", "start", "tick", "users")
+    __slots__ = (
+        "block",
+        "children",
+        "pages",
+        "parent",
+        "resident",
+        "salt",
+        "spilled",
+        "tick",
+        "trail",
+        "users",
+    )
 
-    def __init__(self, parent: Node | None, salt: str, start: int, block: Block, pages: tuple[int, ...]) -> None:
+    def __init__(self, parent: Node | None, salt: str, block: Block, pages: tuple[int, ...]) -> None:
         self.parent = parent  # None for a root, and once it is evicted
         self.salt = salt
-        self.start = start
         self.block = block
         self.pages = pages
+        self.trail: int = hash(salt) if parent is None else hash((parent.trail, block))
         self.children: dict[Block, Node] = {}
         self.spilled: int | None = None
         self.resident = 0
