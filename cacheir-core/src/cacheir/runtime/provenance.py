@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cacheir.runtime.pages import FREED
+
 if TYPE_CHECKING:
     from cacheir.artifact.artifact import Artifact
     from cacheir.plugins.specs import PassRecord
@@ -35,8 +37,9 @@ class TokenSource:
 class Trace:
     """Filled by the engine while it answers ``Job.trace``'s job: a source for every token that was sampled.
 
-    ``tables`` holds each page table once, by KV group: the pages of all positions before the token. To be read once the
-    job has ended. A page that turned out to be a copy of one in the prefix index is named as the step knew it.
+    ``tables`` holds each page table once, by KV group: the pages of all positions before the token, ``FREED`` for those
+    behind a window. To be read once the job has ended. A page that turned out to be a copy of one in the prefix index
+    is named as the step knew it.
     """
 
     def __init__(self) -> None:
@@ -55,9 +58,11 @@ class Trace:
             self.tokens.append(TokenSource(token, step, position + number, len(self.tables) - 1))
 
     def as_json(self) -> dict[str, Any]:
-        """``page_tables`` (table, KV group, page) and ``tokens`` as JSON values."""
+        """``page_tables`` (table, KV group, page; null where it was freed) and ``tokens`` as JSON values."""
         return {
-            "page_tables": [[list(pages) for pages in table] for table in self.tables],
+            "page_tables": [
+                [[None if page == FREED else page for page in pages] for pages in table] for table in self.tables
+            ],
             "tokens": [
                 {"id": one.token, "step": one.step, "position": one.position, "page_table": one.table}
                 for one in self.tokens
