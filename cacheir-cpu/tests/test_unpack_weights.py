@@ -19,14 +19,8 @@ class TestUnpackWeights(PassTests):
     cases = "cases/unpack-weights"
 
 
-class _Files:
-    sources = ("w", "kept")
-
-
 class _Store:
     """Counts what it is asked for."""
-
-    files = _Files()
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -38,7 +32,7 @@ class _Store:
 
 def test_what_a_recipe_makes_is_made_at_load_and_owned() -> None:
     store = _Store()
-    residents = Residents(store)  # type: ignore[arg-type]
+    residents = Residents(store, ("w", "kept"))  # type: ignore[arg-type]
     residents.make_all([("", (MADE,)), ("", ('stored "w"',)), ("", ("kept",)), ("", (MADE,))])
     assert store.asked == [MADE], "what lies in a file is not touched at load"
     assert residents.nbytes == STORED.nbytes

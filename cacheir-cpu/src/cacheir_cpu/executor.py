@@ -82,7 +82,7 @@ class NumpyExecutor:
         """
         self._kernels = self._kernels_of(program)
         self._entries = {name: resolve(spec.entry) for name, spec in self._kernels.items()}
-        self._residents = Residents(weights, self._options.threads)
+        self._residents = Residents(weights, program.sources, self._options.threads)
         self._interpreter = Interpreter(self._installation.ops.by_name())
         launches = {
             (mode, graph.name): flatten(program, mode, graph.name)

@@ -31,10 +31,11 @@ ALIGNMENT = 64
 
 
 class Residents:
-    """Layout and recipes -> array. Equal requests share one array."""
+    """Layout and recipes -> array. Equal requests share one array. ``sources`` are the keys of what files have."""
 
-    def __init__(self, store: WeightStore, threads: int = 0) -> None:
+    def __init__(self, store: WeightStore, sources: Container[str], threads: int = 0) -> None:
         self._store = store
+        self._sources = sources
         self._threads = threads
         self._arrays: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._chunk = np.empty(0, np.uint8)
@@ -71,7 +72,7 @@ class Residents:
     def _is_owned(self, key: tuple[str, tuple[str, ...]]) -> bool:
         """Whether what it stands for is made, and no view of a mapped file."""
         layout, recipes = key
-        return bool(layout) or is_made(recipes[0], self._store.files.sources)
+        return bool(layout) or is_made(recipes[0], self._sources)
 
     def _make(self, layout: str, recipes: tuple[str, ...]) -> Any:
         if layout == "":
