@@ -167,3 +167,16 @@ def test_the_widest_window_and_sinks_change_no_token(llama: Path, backend: str) 
             session.append(prompt(2, 40))
             answers.append(session.logits())
     np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "native"])
+def test_an_answer_to_the_last_position_runs_ahead_beside_a_longer_one(llama: Path, backend: str) -> None:
+    with opened(llama, backend, kv_tokens=512) as runtime:
+        engine = Engine(runtime._model, LIMITS)
+        jobs = []
+        for name, ids, count in (("to the end", prompt(0, 68), 28), ("longer", prompt(1, 5), 88)):
+            wish = SamplingParams(max_tokens=count, ignore_eos=True)
+            jobs.append(Job(id=name, ids=ids, sampling=admit(len(ids), wish, runtime._model.limits)))
+        for events in engine.generate(jobs):
+            assert (events[-1].outcome, events[-1].error) == ("length", None)
+        assert engine.state.counters.steps["run_ahead"] > 2 and not engine.refused_ahead

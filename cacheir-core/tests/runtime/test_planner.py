@@ -349,3 +349,17 @@ def test_a_draft_that_appears_while_a_plan_repeats_is_checked(fake, checked):
     assert ids_of(events) == [(length % 8) + 40 for length in range(3, 43)]
     assert running.state.counters.draft_tokens["accepted"] > 15
     assert checked["repeated"] >= 5
+
+
+def test_no_surplus_runs_past_the_last_position(fake, checked):
+    """An answer that ends at the last position goes beside one that has far to go: both run ahead, as far as it is."""
+    executor = fake.FakeExecutor()
+    model = fake.open_fake(executor)
+    running = Engine(model, LIMITS)
+    last = model.limits.max_seq
+    jobs = [job(model, "long", range(last - 28), 28), job(model, "short", range(50, 55), last - 8)]
+    for one, events in zip(jobs, running.generate(jobs)):
+        assert ids_of(events) == fake.expected(executor, one.ids, len(ids_of(events)))
+        assert events[-1].outcome == "length" and events[-1].usage.sampled_tokens == one.sampling.max_tokens
+    assert any(ahead > 4 for ahead in executor.ahead_calls)
+    assert max(row.position + len(row.tokens) for step in executor.steps for row in step.rows) <= last

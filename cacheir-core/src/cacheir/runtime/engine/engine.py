@@ -225,7 +225,11 @@ class Engine:
             return 1
         if any(entry.draft for entry in state.running):
             return 1
-        return min(max(1, int(AHEAD_SECONDS / self._step_seconds)), state.limits.max_ahead)
+        ahead = min(max(1, int(AHEAD_SECONDS / self._step_seconds)), state.limits.max_ahead)
+        if ahead > 1:  # the surplus of an answer that ends first has no place beyond the last position either
+            room = self._model.limits.max_seq - max((entry.cached for entry in state.running), default=0)
+            ahead = max(1, min(ahead, room))
+        return ahead
 
     def _meanwhile(self, plan: EnginePlan) -> None:
         """While ``plan`` runs: clients are told what the step before brought, and the step after is planned.
