@@ -38,9 +38,10 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
     return torch.from_numpy(np.random.default_rng([seed, *shape]).standard_normal(shape)).to(dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "count", "width", "parts"), [(1, 70, 96, 1), (5, 130, 600, 3), (67, 64, 256, 2)])
-def test_parts_of_a_product_sum_to_it(rows: int, count: int, width: int, parts: int) -> None:
-    x, weight = random(rows, width, dtype=torch.float16), random(count, width, dtype=torch.float16)
+def test_parts_of_a_product_sum_to_it(rows: int, count: int, width: int, parts: int, dtype: torch.dtype) -> None:
+    x, weight = random(rows, width, dtype=dtype), random(count, width, dtype=dtype)
     out = torch.full((parts, rows, count), torch.nan)
     triton_tiles.product_parts(x, weight, out)
     near(out.sum(0), x.double().numpy() @ weight.double().numpy().T)
@@ -172,15 +173,20 @@ def test_a_bucket_holds_the_count() -> None:
     assert [bucket_of(count, (16, 32, 64), 48) for count in (1, 16, 17, 40)] == [16, 16, 32, 48]
 
 
-@pytest.mark.parametrize(("kv", "bound"), [("", 1e-2), ("int8", 0.1), ("fp8", 0.3)])
+@pytest.mark.parametrize(
+    ("dtype", "kv", "bound"),
+    [("float16", "", 1e-2), ("float16", "int8", 0.1), ("float16", "fp8", 0.3), ("bfloat16", "bf16", 6e-2)],
+)
 @pytest.mark.parametrize("decoder", ["interleaved-biased"])
-def test_a_model_runs_as_blocks(decoder: str, kv: str, bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ragged prompts in one step, then single tokens together, beside the meaning, with matrices in float16."""
+def test_a_model_runs_as_blocks(
+    decoder: str, dtype: str, kv: str, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ragged prompts in one step, then single tokens together, beside the meaning."""
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
     installation = plugin_host("cacheir_cuda.plugin")
     tiny = TinyProgram(decoder, installation, CompileOptions(target="cuda"))
     ids = [7, 3, 11, 2, 9, 5]
-    opened = OpenedBackend(tiny, page_tokens=4, kv_dtype=kv, extra={"cuda_dtype": "float16"})
+    opened = OpenedBackend(tiny, page_tokens=4, kv_dtype=kv, extra={"cuda_dtype": dtype})
     assert opened.executor._blocks.takes("prefill") and opened.executor._blocks.takes("decode")
     opened.step("prefill", opened.row(0, ids[:5]), opened.row(1, ids[:2]))
     rows = (opened.row(0, ids[5:6], 5, want="logits"), opened.row(1, ids[2:3], 2, want="logits"))

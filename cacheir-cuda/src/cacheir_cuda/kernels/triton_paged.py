@@ -16,6 +16,7 @@ from torch import Tensor, float32
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from cacheir_cuda.kernels.launching import launch
+from cacheir_cuda.kernels.triton_dot import dot
 from cacheir_cuda.pool import Pool
 
 _LOG2E = 1.4426950408889634
@@ -41,7 +42,7 @@ def _keys(query, storage, scales, table, first, stop, positions, largest, total,
     keys = tl.load(storage + place[:, None] + at[None, :], mask=both, other=0.0).to(query.dtype)
     further = kv_heads * page_tokens * dim
     values = tl.load(storage + further + place[:, None] + at[None, :], mask=both, other=0.0)
-    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    scores = dot(query, tl.trans(keys), tl.zeros((query.shape[0], KEYS), tl.float32), "ieee") * scale
     if CODED:
         # Codes are exact in 16 bits; keys get their scale in the scores, values before they are rounded.
         at_scale = scales + (page * 2 * kv_heads + kv_head) * page_tokens + key % page_tokens
@@ -63,7 +64,7 @@ def _keys(query, storage, scales, table, first, stop, positions, largest, total,
     weights = tl.exp2(scores - safe[:, None])
     kept = tl.exp2(largest - safe)
     total = total * kept + tl.sum(weights, axis=1)
-    mixed = tl.dot(weights.to(query.dtype), values, mixed * kept[:, None], input_precision="ieee")
+    mixed = dot(weights.to(query.dtype), values, mixed * kept[:, None], "ieee")
     return new, total, mixed
 
 

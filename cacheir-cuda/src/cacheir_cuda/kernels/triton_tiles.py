@@ -20,6 +20,7 @@ from torch.cuda import get_device_name
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from cacheir_cuda.kernels.launching import launch
+from cacheir_cuda.kernels.triton_dot import dot
 from cacheir_cuda.tuned_tiles import TileConfig, choose, default_config, installed_table
 
 MOST_ROWS = 64
@@ -56,7 +57,7 @@ def _tile(x, weight, rows, count, n, m, part, WIDTH: tl.constexpr, SHARE: tl.con
         left = tl.load(base[:, None] + (start + at)[None, :], mask=(n < count)[:, None] & inside[None, :], other=0.0)
         place = x + m[:, None] * WIDTH + (part * SHARE + start + at)[None, :]
         right = tl.load(place, mask=(m < rows)[:, None] & inside[None, :], other=0.0).to(left.dtype)
-        total = tl.dot(left, tl.trans(right), total)
+        total = dot(left, tl.trans(right), total, "tf32")
     return total
 
 
