@@ -183,6 +183,28 @@ def test_case_d21_a_full_queue_refuses_at_once_and_frees_its_places(make):
     assert bench.post("/v1/completions", prompt="after", max_tokens=1).status_code == 200
 
 
+def test_a_request_may_wait_for_room_in_the_queue_and_is_counted(make):
+    executor = FakeExecutor(run_ahead=False, script=lambda history: 98)
+    limits = EngineLimits(max_batch=1, max_rows=1, max_tokens=16, chunk_tokens=16, max_queue=1)
+    bench = make(executor, engine={"limits": limits}, settings={"queue_wait_s": 60}, max_seq=4096, kv_tokens=9000)
+    counters = bench.engine.state.counters
+    # One runs, one is in the queue, and steps take their time until somebody has found no room.
+    executor.fault = lambda step, row: None if counters.backpressure_waits else time.sleep(0.02)
+    answers: list[int] = []
+
+    def ask(number: int) -> None:
+        answer = bench.post("/v1/completions", prompt=f"p{number}", max_tokens=300, ignore_eos=True)
+        answers.append(answer.status_code)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert answers == [200] * 4
+    assert 1 <= counters.backpressure_waits <= 3 and counters.requests["length"] == 4
+
+
 def test_case_d19_what_cannot_fit_the_pages_is_refused_and_the_rest_ends(make):
     bench = make(FakeExecutor(page_tokens=16, groups=1, max_tokens=64), max_seq=1024, kv_tokens=128)
     check_error(bench.post("/v1/completions", prompt="a" * 200, max_tokens=1), 400)
