@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from cacheir.artifact import partial
 from cacheir.artifact.cache import remove_unfinished
 from cacheir.artifact.partial import aside_path, partial_path, remove_leftovers
 
@@ -89,3 +91,20 @@ def test_the_whole_cache_is_looked_through_and_what_others_write_now_stays(
     assert sorted(capsys.readouterr().err.splitlines()) == sorted(
         f"removed {path}, which a process that was killed left behind" for path in left
     )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="nobody can ask about a process there")
+def test_a_process_of_the_same_number_was_there_before_in_a_container(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, before = tmp_path / "old", partial_path(tmp_path / "out")
+    old.mkdir()
+    before.mkdir()
+    time.sleep(0.05)
+    monkeypatch.setattr(partial, "_OLDEST_OF_OURS", time.time())
+    time.sleep(0.05)
+    now = aside_path(partial_path(tmp_path / "out"))
+    old.rename(now)
+    remove_leftovers(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [now]
+    assert before.name in capsys.readouterr().err

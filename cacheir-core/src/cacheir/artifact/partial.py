@@ -7,11 +7,14 @@ import re
 import secrets
 import shutil
 import sys
+import time
 from pathlib import Path
 
 _MARK = ".partial-"
 # What a writer moved aside to put its own in place, and removes last.
 _ASIDE = ".old"
+# What this process wrote is no older; some file systems keep times to two seconds alone.
+_OLDEST_OF_OURS = time.time() - 2
 # As partial_path spells it, or moved aside: what only looks like it may be somebody's own folder.
 _PARTIAL = re.compile(r"(.+)\.partial-([0-9]+)-[0-9a-f]{8}(\.old)?", re.DOTALL)
 
@@ -37,11 +40,17 @@ def finished_name(path: Path) -> str:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that wrote this unfinished folder is gone."""
+    """Whether the process that wrote this unfinished folder is gone.
+
+    In a container that was started again this process may have the number of the one that was killed: then it wrote
+    and moved nothing before it began.
+    """
     spelt = _PARTIAL.fullmatch(path.name)
     if spelt is None or os.name == "nt":
         return False  # on Windows nobody can ask about a process without ending it
     try:
+        if int(spelt[2]) == os.getpid():
+            return path.lstat().st_ctime < _OLDEST_OF_OURS  # the time that a rename changes too
         os.kill(int(spelt[2]), 0)
     except ProcessLookupError:
         return True
