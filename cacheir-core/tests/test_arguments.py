@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cacheir import Runtime, compile_model, run_module
-from cacheir.arguments import checked_count, checked_pairs, checked_place, checked_strings
+from cacheir.arguments import checked_count, checked_options, checked_pairs, checked_place, checked_strings
 from cacheir.compile import open_program
 from cacheir.errors import CacheIRError, UsageError
 from cacheir.testing import plugin_host
@@ -98,3 +98,11 @@ def test_long_values_are_cut() -> None:
     with pytest.raises(CacheIRError) as caught:
         checked_count("n", "x" * 10_000)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("given", [["pin"], "pin", 3, {3: True}])
+def test_options_of_a_backend_are_a_dictionary_with_names(given: Any) -> None:
+    with pytest.raises(UsageError, match="backend_options must be a (dictionary|string), not"):
+        Runtime("no-such-model", backend_options=given)
+    assert checked_options("backend_options", None) == {}
+    assert checked_options("backend_options", {"pin": True}) == {"pin": True}

@@ -231,4 +231,5 @@ def test_a_pass_says_what_it_matched_and_why_it_found_nothing(tiny: Path, capsys
     assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse-horizontal"]) == 0
     assert "fuse-horizontal did not run here" in capsys.readouterr().out
     assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "no-such-pass"]) == 2
+    assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse-qkv", "--mode", "no-such-mode"]) == 2
     assert run(["explain", str(tiny), "--backend", "cpu", "--pass", "fuse-qkv", "--measure"]) == 2

@@ -53,6 +53,15 @@ def checked_pairs(name: str, value: Any) -> dict[str, str]:
     return {checked_string(f"a key of {name}", key): checked_string(f"{name}[{key!r}]", value[key]) for key in value}
 
 
+def checked_options(name: str, value: Any) -> dict[str, Any]:
+    """``value`` as a dictionary from names to anything, an empty one for None."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _wrong(name, "a dictionary", value)
+    return {checked_string(f"a key of {name}", key): value[key] for key in value}
+
+
 def checked_instance(name: str, value: Any, kind: type, *, optional: bool = True) -> Any:
     """``value``, which must be a ``kind``, or None where it is ``optional``."""
     if not isinstance(value, kind) and not (optional and value is None):

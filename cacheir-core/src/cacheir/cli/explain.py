@@ -65,6 +65,8 @@ def explain_command(
     if pass_name:
         if node or measure:
             raise UsageError("--pass is about the compile, and --node and --measure about the step", hint="give one")
+        if mode not in artifact.program.modules:
+            raise UsageError(f"the program has no mode {mode!r}", hint=f"it has {', '.join(artifact.program.modules)}")
         known = [item.name for item in (*default().passes, *PLAN_STEPS)]
         name, records = named_records(artifact.records(), pass_name, mode=mode, more_names=known)
         if as_json:
