@@ -18,6 +18,7 @@ from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.joined_operands import Weights, wanted_weights
 from cacheir.schedule.program import Program
 from cacheir_cuda.block_seat import BlockSeat
+from cacheir_cuda.chain.launches import layout_of
 from cacheir_cuda.chain.plan_step import GREEDY
 from cacheir_cuda.chain.recognise import recognise
 from cacheir_cuda.chain.seat import why_no_chain
@@ -73,8 +74,6 @@ def _wanted(
     device = torch.device(own.device)
     yield from BlockSeat(mains, kernels, device, own, options).wanted_weights()
     if not options.batch_invariant and not why_no_chain(program, device, own):
-        from cacheir_cuda.chain.launches import layout_of
-
         chain = recognise(program, mains["decode"], launches["decode", GREEDY])
         tile = chain.products
         for layer in chain.layers:
