@@ -102,7 +102,7 @@ def test_long_values_are_cut() -> None:
 
 @pytest.mark.parametrize("given", [["pin"], "pin", 3, {3: True}])
 def test_options_of_a_backend_are_a_dictionary_with_names(given: Any) -> None:
-    with pytest.raises(UsageError, match="backend_options must be a (dictionary|string), not"):
+    with pytest.raises(UsageError, match=r"backend_options must be a (dictionary|string), not"):
         Runtime("no-such-model", backend_options=given)
     assert checked_options("backend_options", None) == {}
     assert checked_options("backend_options", {"pin": True}) == {"pin": True}
