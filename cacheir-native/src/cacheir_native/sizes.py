@@ -10,7 +10,8 @@ from cacheir.ir.types import KVType
 
 ALIGNMENT = 64
 PANEL_ROWS, BLOCK = 16, 32  # formats.h: output rows of a panel, columns of a block
-QUERY_ROWS, CHUNK_KEYS, FEW_TASKS = 6, 128, 4  # kernel_table.h, program_check.h
+MOST_QUERY_ROWS, QUERY_ROWS, CHUNK_KEYS = 48, 12, 128  # kernel_table.h: kMaxQueryRows, kRoundedQueryRows, kChunkKeys
+FEW_TASKS = 4  # program_check.h
 
 # Bytes of the codes of a panel's block; formats with a minimum; those with a scale for 16 columns (formats.h).
 _CODES = {
@@ -102,7 +103,8 @@ class Workspace:
 
     def _attend_floats(self, dim: int) -> int:
         padded = rounded(dim, 16)
-        return QUERY_ROWS * (dim + CHUNK_KEYS + padded) + 64 + QUERY_ROWS * (padded + 2) + 64
+        scratch = MOST_QUERY_ROWS * padded + QUERY_ROWS * (CHUNK_KEYS + CHUNK_KEYS // 2 + padded) + CHUNK_KEYS * padded
+        return scratch + 64 + MOST_QUERY_ROWS * (padded + 2) + 64
 
 
 def _pieces(*sizes: int) -> int:
