@@ -18,6 +18,7 @@ from cacheir.runtime.engine.job import OUTCOMES, Event
 from cacheir.runtime.engine.plan_step import WAIT_REASONS
 from cacheir.runtime.engine.planner import PLAN_ORIGINS
 from cacheir.runtime.engine.prefix_node import MISS_REASONS
+from cacheir.runtime.engine.state import EngineState
 from cacheir_server.metric_aliases import aliases
 
 # Seconds. From a token of a small model on a fast machine to a long prompt on a slow one.
@@ -92,11 +93,7 @@ class Metrics(Collector):
         yield _sum("cacheir_recomputed_tokens", "Tokens computed again after that.", counters.recomputed_tokens)
         yield self._prefix_tokens()
         yield _sum("cacheir_prefix_evictions", "Blocks evicted from the prefix index.", prefix.evicted_blocks)
-        free = min((pool.free for pool in state.kv.pools), default=0)
-        total = min((pool.size for pool in state.kv.pools), default=0)
-        cached = state.index.evictable
-        pages = {"free": free, "cached": cached, "used": total - free - cached}
-        yield _gauges("cacheir_kv_pages", "Pages of a KV group by state.", "state", pages)
+        yield _gauges("cacheir_kv_pages", "Pages by state, of the scarcest KV group.", "state", _pages(state))
         moved = {"out": store.counts.out_bytes, "in": store.counts.in_bytes}
         yield _sums("cacheir_spilled_bytes", "Bytes moved to the host and back.", "direction", moved, ("out", "in"))
         estimate, held = store.estimate(), {"held": store.bytes_held, "budget": store.policy.host_bytes}
@@ -156,6 +153,17 @@ def _by_reason(counters: Mapping[str, int], key: str) -> tuple[dict[str, int], t
     found = {name.partition(": ")[2]: count for name, count in counters.items() if name.startswith(f"{key}: ")}
     total = counters.get({"fallback": "fallbacks", "graph_miss": "graph_misses"}[key], 0)
     return {**found, "other": max(0, total - sum(found.values()))}, ("other",)
+
+
+def _pages(state: EngineState) -> dict[str, float]:
+    """Pages of the group that runs out first; one with a window caches fewer pages than there are blocks."""
+    kv = state.kv
+    found = [
+        (pool.free, pool.idle if group in kv.windowed else state.index.evictable, pool.size)
+        for group, pool in enumerate(kv.pools)
+    ]
+    free, cached, total = min(found, key=lambda one: one[0] + one[1], default=(0, 0, 0))
+    return {"free": free, "cached": cached, "used": total - free - cached}
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
