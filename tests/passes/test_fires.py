@@ -184,3 +184,12 @@ def test_planning_steps_say_what_they_chose(tiny: Callable[[str], Path], tmp_pat
     assert any(note.startswith("3 weights joined, in the layout rows") for note in notes["choose-layouts"])
     assert any(note.startswith("@decoder_layer: %") and " over %" in note for note in notes["plan-memory"])
     assert notes["plan-captures"] == ("the backend cpu records no device graphs",)
+
+
+@pytest.mark.parametrize(("family", "finds"), [("llama", False), ("qwen3", True)])
+def test_pairing_says_what_it_found_in_every_graph(
+    tiny: Callable[[str], Path], tmp_path: Path, family: str, finds: bool
+) -> None:
+    records = records_of(tiny(family), tmp_path / "out", passes=("fuse-horizontal",))
+    assert bool(changed(records, "fuse-horizontal")) == finds
+    assert any("no two small ops of one kind" in record.notes for record in records)

@@ -22,7 +22,7 @@ QUANT = typer.Option("", help="Quantise the weights: a quantiser's name, as int8
 KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default f32.")
 KV_WINDOW = typer.Option(0, min=0, help="Let each token see this many of the latest positions; 0: as the model has it.")
 KV_SINKS = typer.Option(0, min=0, help="Besides a window, let each token see this many of the first positions.")
-CUDA_DTYPE = typer.Option("", help="How the cuda backend holds matrices: bfloat16, its default, or float16.")
+CUDA_DTYPE = typer.Option("", help="How the cuda backend holds matrices: bfloat16 (its default), float16 or float32.")
 STRICT = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused.")
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 

@@ -58,8 +58,8 @@ def _partners(graph: Graph, context: PassContext) -> dict[str, Op]:
             partners[first.result.name] = second
             taken |= {first.result.name, second.result.name}
             break
-    if not small:
-        context.note("no small op that could be paired")
+    if len({op.name for op in small}) == len(small):
+        context.note("no two small ops of one kind" if small else "no small op that could be paired")
     return partners
 
 
