@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cacheir.errors import BackendError, OutOfPages, RequestError, RequestTooLong, UsageError
@@ -40,6 +40,8 @@ def test_any_chunking_and_page_size_gives_the_same_tokens(fake, prompt, cuts, pa
     before=st.integers(0, 12),
     child_first=st.booleans(),
 )
+@example(prompt=[1] * 24, at=1, tail=[2], page_tokens=2, before=9, child_first=True)  # the first page was freed
+@example(prompt=[1] * 24, at=1, tail=[2], page_tokens=1, before=9, child_first=False)
 def test_a_fork_at_any_point_equals_a_run_of_its_own(fake, prompt, at, tail, page_tokens, before, child_first):
     executor = fake.FakeExecutor(page_tokens=page_tokens)
     model = fake.open_fake(executor)

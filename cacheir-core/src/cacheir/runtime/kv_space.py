@@ -96,10 +96,10 @@ class KVSpace:
         )
 
     def resumable(self, tables: Tables, position: int) -> bool:
-        """Whether all that a token at ``position`` sees before it is in ``tables``."""
+        """Whether all that a token at ``position`` sees is in ``tables``, its own page too: it may be written again."""
         size = self.page_tokens
         for group in self.windowed:
-            unseen, table = self.reaches[group].unseen(position, size), tables[group][: pages_for(position, size)]
+            unseen, table = self.reaches[group].unseen(position, size), tables[group][: pages_for(position + 1, size)]
             if FREED in table[: unseen.start] or FREED in table[unseen.stop :]:
                 return False
         return True
