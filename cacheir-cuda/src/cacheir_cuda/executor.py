@@ -350,8 +350,7 @@ class CudaExecutor:
         width = staged.inputs["page_table"].shape[1]
         key = (mode, staged.tokens, staged.rows, staged.head_rows, width)
         sizes = {"T": staged.tokens, "B": staged.rows, "R": staged.head_rows, "M": width}
-        names = [value.name for value in self._loaded().modules[mode].main.inputs]
-        shapes = {name: staged.inputs[name].shape for name in names}
+        shapes = {value.name: staged.inputs[value.name].shape for value in self._loaded().modules[mode].main.inputs}
         return self._bound.get(key, partial(self._bind_main, mode, shapes, sizes))
 
     def _bind_main(self, mode: str, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> BoundMain:
