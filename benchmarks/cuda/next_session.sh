@@ -26,7 +26,7 @@ kit() { # name, files and options of pytest
   name=$1
   shift
   CACHEIR_TEST_DEVICE=cuda OMP_NUM_THREADS=2 timeout 200 python3 -m pytest -q -c /dev/null --rootdir . \
-    -p no:cacheprovider --import-mode=importlib -n 4 "$@" >"$OUT/$name.txt" 2>&1
+    -p no:cacheprovider --import-mode=importlib -n 8 "$@" >"$OUT/$name.txt" 2>&1
   tail -n 15 "$OUT/$name.txt"
 }
 
