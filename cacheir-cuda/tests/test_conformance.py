@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from types import ModuleType
@@ -22,17 +22,18 @@ from cacheir.plugins import KernelSpec, hookimpl, resolve  # noqa: E402
 from cacheir.reference.bf16 import from_bf16  # noqa: E402
 from cacheir.reference.kv_pool import KVPool  # noqa: E402
 from cacheir.testing import BackendTests, KernelTests, PluginTests  # noqa: E402
+from cacheir.testing.kernel_tests import Case  # noqa: E402
 from cacheir_cuda import plugin  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
 
-CPU = torch.device("cpu")
+DEVICE = torch.device(os.environ.get("CACHEIR_TEST_DEVICE", "cpu"))
 HAS_TRITON = find_spec("triton") is not None
 
 
 @pytest.fixture(autouse=True)
 def on_the_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe asks for no GPU, unless the tests are run on one (CACHEIR_TEST_DEVICE=cuda)."""
-    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", os.environ.get("CACHEIR_TEST_DEVICE", "cpu"))
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", DEVICE.type)
     if isinstance(request.instance, BackendTests):  # there Triton's interpreter would only take time
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
@@ -74,7 +75,7 @@ class TestFloat16(BackendTests):
 
 
 class TestTorchKernels(KernelTests):
-    """The kit calls kernels with arrays, so each stands behind a function that takes arrays as tensors."""
+    """The kit calls kernels with arrays, so each stands behind a function that moves them to the device and back."""
 
     plugin = "cacheir_cuda_on_arrays"
 
@@ -99,6 +100,12 @@ class TestTritonKernels(TestTorchKernels):
     __test__ = HAS_TRITON  # cases are listed, and kernels imported for it, before a skip would count
     plugin = "cacheir_cuda_triton_on_arrays"
 
+    def cases(self) -> Iterator[Case]:
+        """With the product that a variable switches on."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CACHEIR_TRITON_MATMUL", "1")
+            return iter(tuple(super().cases()))
+
 
 @pytest.mark.slow
 class TestFixedKernels(TestTorchKernels):
@@ -110,17 +117,43 @@ class TestFixedKernels(TestTorchKernels):
 
 def _on_arrays(entry: Callable[..., Any]) -> Callable[..., Any]:
     def run(*operands: Any, **named: Any) -> Any:
-        out = {"out": _tensors(named.pop("out"))} if "out" in named else {}
-        return entry(*map(_tensors, operands), **out, **named)
+        buffers = _Buffers()
+        made = entry(*map(buffers.tensors, operands), **{name: buffers.tensors(value) for name, value in named.items()})
+        buffers.give_back()
+        return made
 
     return run
 
 
-def _tensors(value: Any) -> Any:
-    """Tensors over the memory of arrays."""
-    if isinstance(value, tuple):
-        return tuple(map(_tensors, value))
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+class _Buffers:
+    """The memory of arrays on the device, each whole buffer once: what lies around an array, and on it, does there."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[np.ndarray[Any, Any], Any]] = {}
+
+    def tensors(self, value: Any) -> Any:
+        """``value`` with a tensor in place of each array."""
+        if isinstance(value, tuple):
+            return tuple(map(self.tensors, value))
+        if not isinstance(value, np.ndarray):
+            return value
+        if not value.flags.c_contiguous:
+            value = np.ascontiguousarray(value)
+        whole = value
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        start = whole.ctypes.data
+        if start not in self._held:
+            flat = whole.ravel(order="K").view(np.uint8)
+            self._held[start] = (flat, torch.from_numpy(flat).to(DEVICE))
+        at = value.ctypes.data - start
+        part = self._held[start][1][at : at + value.nbytes]
+        return part.view(torch.from_numpy(np.empty(0, value.dtype)).dtype).reshape(value.shape)
+
+    def give_back(self) -> None:
+        """What kernels wrote goes into the arrays."""
+        for flat, held in self._held.values():
+            flat[:] = held.cpu().numpy()
 
 
 def _plugin_on_arrays(name: str, target: str) -> ModuleType:
@@ -128,7 +161,8 @@ def _plugin_on_arrays(name: str, target: str) -> ModuleType:
 
     @hookimpl
     def cacheir_register_kernels() -> list[KernelSpec]:
-        kernels = (spec for spec in plugin.cacheir_register_kernels() if spec.target == target)
+        offered = (spec for spec in plugin.cacheir_register_kernels() if spec.target == target)
+        kernels = (spec for spec in offered if not spec.name.startswith("cuda.adapter."))  # test_adapters.py has those
         return [replace(spec, entry=_on_arrays(resolve(spec.entry))) for spec in kernels]
 
     module.cacheir_register_kernels = cacheir_register_kernels  # type: ignore[attr-defined]
@@ -141,7 +175,7 @@ for tests, kind in TARGETS:
 
 
 def _pool(pool: KVPool) -> Pool:
-    twin = Pool(pool.kind, pool.layers, pool.pages, pool.page_tokens, CPU)
+    twin = Pool(pool.kind, pool.layers, pool.pages, pool.page_tokens, DEVICE)
     twin.write_pages(range(pool.pages), pool.read_pages(range(pool.pages)))
     return twin
 
