@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from cacheir.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, UsageError
-from cacheir.ir.types import TensorType
 from cacheir.plugins import KernelSpec
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.ref import resolve
@@ -29,36 +28,30 @@ from cacheir.runtime.executor import (
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir.schedule.capture_plan import captures_of
-from cacheir.schedule.flatten import flatten
-from cacheir.schedule.joined_operands import wanted_weights
+from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
 from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_cuda.adapters.pages import check_pages
-from cacheir_cuda.binding import BoundMain, Surroundings, bind
+from cacheir_cuda.binding import Surroundings
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of
 from cacheir_cuda.chain.seat import ChainSeat
-from cacheir_cuda.decode_graphs import DecodeGraphs, DecodeStep, one_step, step_by_step, why_no_replay, why_uncapturable
-from cacheir_cuda.heads import HeadRunner
+from cacheir_cuda.decode_graphs import DecodeGraphs, one_step, step_by_step, why_no_replay, why_uncapturable
 from cacheir_cuda.jit_watch import JitWatch
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.kernels.triton_refusals import check_compiled
-from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.options import read_options
 from cacheir_cuda.pool import DTYPES, Pool
-from cacheir_cuda.prefill_graphs import PrefillGraphs, PrefillSizes, PrefillStep, why_no_prefill_graph
+from cacheir_cuda.prefill_graphs import PrefillGraphs, why_no_prefill_graph
 from cacheir_cuda.probe import why_unavailable
 from cacheir_cuda.residents import Residents
-from cacheir_cuda.sampling_inputs import SamplingInputs
 from cacheir_cuda.staging import stage_step
-from cacheir_cuda.tensors import torch_dtype
+from cacheir_cuda.step_binder import StepBinder
 from cacheir_cuda.timed_calls import Timings, call_launches
 from cacheir_cuda.warm_up import warm_decodes, warm_prefills
 
-# Bound steps kept: prefill chunks of the usual sizes. A bound step is a few thousand views.
-KEPT_BINDINGS = 8
 OUT_OF_MEMORY = "the device has no memory left for this row's step: give it a shorter prompt, or run fewer requests"
 
 
@@ -83,7 +76,6 @@ class CudaExecutor:
         self._program: Program | None = None
         self._pools: list[Pool] = []
         self._slots = Slots()
-        self._bound: KeptSteps[tuple[str, int, int, int, int], BoundMain] = KeptSteps(KEPT_BINDINGS)
         self._watch = JitWatch(self._own.jit_after_warmup)
         self._misses: Counter[str] = Counter()
         self._chain = ChainSeat()
@@ -111,19 +103,20 @@ class CudaExecutor:
         self._main = {mode: launches.pop((mode, module.main.name)) for mode, module in program.modules.items()}
         plans = {plan.mode: plan for plan in captures_of(program).modes}
         self._captures = plans.get("decode")
-        self._heads = HeadRunner(program, launches, self._surroundings, self._device)
-        record = self._own.use_cuda_graph and self._device.type == "cuda"
-        self._graphs = DecodeGraphs(self._decode_step, self._device, record)
-        self._prefills = PrefillGraphs(self._prefill_step, self._device, record)
         self._blocks = BlockSeat(self._main, self._kernels, self._device, self._own, self._options)
         try:
             arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
             self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
-            self._residents.make_all(self._wanted_weights(program))
+            self._steps = self._binder(program, launches)
+            self._residents.make_all(self._steps.wanted_weights(self._kernels))
             self._chain.load(program, self._residents, self._device, self._own, self._options.batch_invariant)
         except torch.OutOfMemoryError as error:
             raise DeviceOutOfMemory(f"the weights do not fit into the device's memory: {error}") from error
         weights.release()
+        self._heads = self._steps.heads
+        record = self._own.use_cuda_graph and self._device.type == "cuda"
+        self._graphs = DecodeGraphs(self._steps.decode_step, self._device, record)
+        self._prefills = PrefillGraphs(self._steps.prefill_step, self._device, record)
         self._program = program
 
     def open_pools(self, pages: Sequence[int]) -> None:
@@ -133,7 +126,7 @@ class CudaExecutor:
             raise UsageError(
                 f"open_pools takes a page count for each of {len(program.groups)} KV groups, not {len(pages)}"
             )
-        self._bound.clear()
+        self._steps.open(())
         self._graphs.clear()
         self._prefills.clear()
         self._chain.close_pages()
@@ -148,6 +141,7 @@ class CudaExecutor:
                 raise
             raise DeviceOutOfMemory(f"the KV pools of {list(pages)} pages do not fit into memory: {error}") from error
         check_pages(self._kernels, self._pools)
+        self._steps.open(self._pools)
         self._chain.open(self._pools, program.max_seq)
         self._watch.warm = False
         if self._own.jit_after_warmup == "error":
@@ -214,9 +208,10 @@ class CudaExecutor:
         And how often a bound step was found or had to make room, and which Triton kernels were compiled.
         """
         kept: list[DecodeGraphs | PrefillGraphs] = []
+        caches: list[KeptSteps[Any, Any]] = []
         if self._program is not None:
             kept = [self._graphs, self._prefills]
-        caches: list[KeptSteps[Any, Any]] = [self._bound, *(each.kept for each in kept)]
+            caches = [self._steps.kept, self._graphs.kept, self._prefills.kept]
         return {
             "captures": sum(each.captures for each in kept) + self._chain.captures,
             "graph_misses": sum(self._misses.values()),
@@ -231,17 +226,28 @@ class CudaExecutor:
     def close(self) -> None:
         """Let go of weights, pages, graphs and bindings."""
         self._watch.stop()
-        self._bound.clear()
         self._pools = []
         if self._program is not None:
             self._graphs.clear()
             self._prefills.clear()
             self._blocks.close()
             self._chain.close()
-            self._heads.clear()
+            self._steps.clear()
             self._residents.clear()
             self._arena = torch.empty(0, dtype=torch.uint8)
             self._program = None
+
+    def _binder(self, program: Program, heads: Mapping[tuple[str, str], Sequence[Launch]]) -> StepBinder:
+        surroundings = partial(
+            Surroundings,
+            arena=self._arena,
+            residents=self._residents,
+            kernels=self._kernels,
+            entries=self._entries,
+            by_meaning=self._meaning.run,
+        )
+        page_tokens = self._options.page_tokens
+        return StepBinder(program, self._main, heads, self._blocks, surroundings, page_tokens, self._device)
 
     def _warm_up(self, program: Program, page_tokens: int) -> None:
         if self._own.use_cuda_graph:
@@ -257,7 +263,7 @@ class CudaExecutor:
             with torch.no_grad():
                 return self._run(step)
         except torch.OutOfMemoryError:
-            self._bound.clear()
+            self._steps.kept.clear()
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
         if len(step.rows) == 1:
@@ -276,7 +282,7 @@ class CudaExecutor:
     def _launch(self, step: Step, timings: Timings | None) -> tuple[RowOutput, ...]:
         """The step, launch by launch."""
         staged = self._staged(step)
-        bound = self._bind(step.mode, staged)
+        bound = self._steps.bound(step.mode, staged)
         bound.inputs.fill(staged.inputs)
         starts = staged.inputs.get("row_starts", np.empty(0, np.int32)).tolist()
         for group, pool in enumerate(self._pools):
@@ -301,16 +307,6 @@ class CudaExecutor:
         heads = partial(self._heads.run, step, staged, slots=self._slots, call=call)
         return self._prefills.run(step, staged, program, self._slots, heads)
 
-    def _prefill_step(self, sizes: PrefillSizes) -> PrefillStep:
-        """What a graph of a step of prompts records."""
-        main = self._loaded().modules["prefill"].main
-        named = {"T": sizes.tokens, "B": sizes.rows, "R": sizes.rows, "M": sizes.width}
-        bound = self._bind_main("prefill", {value.name: _shape(value.type, named) for value in main.inputs}, named)
-        if not sizes.head:
-            return PrefillStep(bound.inputs, bound.launches, bound.rows, None)
-        made = self._heads.bind_on("prefill", sizes.head, bound.rows)
-        return PrefillStep(bound.inputs, (*bound.launches, *made.launches), bound.rows, made.output)
-
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
         staged = self._staged(step)
         if self._chain.takes(step.rows):
@@ -328,72 +324,13 @@ class CudaExecutor:
         samples = why_uncapturable(self._heads.launches("decode", "head.sampled"), self._kernels)
         return why_no_replay(step, self._loaded(), self._slots, self._main["decode"], self._kernels, samples)
 
-    def _decode_step(self, rows: int, width: int, head: str) -> DecodeStep:
-        """What a graph of ``rows`` rows records."""
-        main = self._loaded().modules["decode"].main
-        sizes = {"T": rows, "B": rows, "R": rows, "M": width}
-        bound = self._bind_main("decode", {value.name: _shape(value.type, sizes) for value in main.inputs}, sizes)
-        sampling = None
-        if head == "head.sampled":
-            sampling = SamplingInputs(rows, self._heads.mask_words("decode"), self._device)
-        made = self._heads.bind_on("decode", head, bound.rows, sampling.tensors if sampling else None)
-        launches, page_tokens = (*bound.launches, *made.launches), self._options.page_tokens
-        return DecodeStep(bound.inputs, launches, made.output, len(self._pools), page_tokens, sampling)
-
     def _staged(self, step: Step) -> Staged:
         program = self._loaded()
         if not self._pools and program.groups:
             raise BackendError("the executor has no KV pages yet", hint="call open_pools first")
         return stage_step(step, self._slots, program, self._options.page_tokens)
 
-    def _bind(self, mode: str, staged: Staged) -> BoundMain:
-        width = staged.inputs["page_table"].shape[1]
-        key = (mode, staged.tokens, staged.rows, staged.head_rows, width)
-        sizes = {"T": staged.tokens, "B": staged.rows, "R": staged.head_rows, "M": width}
-        shapes = {value.name: staged.inputs[value.name].shape for value in self._loaded().modules[mode].main.inputs}
-        return self._bound.get(key, partial(self._bind_main, mode, shapes, sizes))
-
-    def _bind_main(self, mode: str, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> BoundMain:
-        inputs = MainInputs(shapes, self._device)
-        first = self._loaded().modules[mode].main.outputs[0].type
-        assert isinstance(first, TensorType)
-        rows = torch.zeros(first.sizes(sizes), dtype=torch_dtype(first.dtype), device=self._device)
-        around = self._surroundings(inputs.tensors, {"0": rows}, sizes["T"], sizes)
-        return BoundMain(inputs, rows, self._blocks.launches(mode, around) or bind(self._main[mode], around))
-
-    def _surroundings(
-        self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        rows: int,
-        sizes: Mapping[str, int],
-    ) -> Surroundings:
-        return Surroundings(
-            arena=self._arena,
-            inputs=inputs,
-            outputs=outputs,
-            pools=self._pools,
-            residents=self._residents,
-            kernels=self._kernels,
-            entries=self._entries,
-            by_meaning=self._meaning.run,
-            rows=rows,
-            sizes=sizes,
-        )
-
-    def _wanted_weights(self, program: Program) -> Iterator[tuple[str, tuple[str, ...]]]:
-        for mode, launches in self._main.items():
-            for rows in (1, program.max_rows if mode == "decode" else program.max_tokens):
-                yield from wanted_weights(launches, rows, self._kernels)
-        yield from self._heads.wanted_weights(self._kernels)
-        yield from self._blocks.wanted_weights()
-
     def _loaded(self) -> Program:
         if self._program is None:
             raise BackendError("the executor has no program yet", hint="call load first")
         return self._program
-
-
-def _shape(type_: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    assert isinstance(type_, TensorType)
-    return tuple(type_.sizes(sizes))
