@@ -27,6 +27,8 @@ def check_ids(ids: Sequence[Any], vocab_size: int) -> list[int]:
     """
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
         raise RequestError(f"token ids must be a list of integers, not {type(ids).__name__}")
+    if set(map(type, ids)) == {int} and 0 <= min(ids) <= max(ids) < vocab_size:
+        return list(ids)  # as nearly always, at a tenth of the time
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, int):
             raise RequestError(f"token id {index} of the prompt is {token!r}, which is no integer")

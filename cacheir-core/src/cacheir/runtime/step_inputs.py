@@ -39,7 +39,7 @@ def stage(
     ends = [row.position + count for row, count in zip(rows, counts)]
     positions = np.concatenate([np.arange(row.position, end, dtype=np.int32) for row, end in zip(rows, ends)])
     inputs: dict[str, I32] = {
-        "tokens": np.fromiter((token for ids in tokens for token in ids), np.int32, int(starts[-1])),
+        "tokens": np.concatenate([np.array(ids, np.int32) for ids in tokens]),
         "positions": positions,
         "row_starts": starts,
         "sequence_lengths": np.repeat([row.length or end for row, end in zip(rows, ends)], counts).astype(np.int32),
