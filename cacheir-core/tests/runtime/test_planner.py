@@ -80,7 +80,7 @@ REQUEST = st.fixed_dictionaries(
     requests=st.lists(REQUEST, min_size=1, max_size=8),
     page_tokens=st.integers(1, 6),
     pool_pages=st.integers(8, 30),
-    groups=st.sampled_from([1, 2]),  # the second has a window, behind which pages go back: nothing is planned ahead
+    groups=st.sampled_from([1, 2]),  # the second has a window, behind which pages go back
     run_ahead=st.booleans(),
     overlaps=st.booleans(),
     draft_tokens=st.sampled_from([0, 0, 0, 2]),
@@ -256,6 +256,22 @@ def test_a_plan_that_no_longer_fits_is_discarded(fake, checked):
     assert ids_of(events) == [4, 5, 6] and events[-1].outcome == "stop"
     assert ids_of(other) == list(range(90, 99))
     assert checked["discarded"] == 1
+
+
+def test_behind_windows_the_next_step_is_planned_ahead_too(fake, checked):
+    """Pages that go back behind a window, also those that two answers share, are foreseen."""
+    executor = fake.OverlappingExecutor(groups=2, run_ahead=False, page_tokens=2)
+    model = fake.open_fake(executor, kv_tokens=2 * 128)
+    running = Engine(model, LIMITS)
+    beginning = tuple(range(20))
+    running.generate([job(model, "first", beginning, 1)])
+    before = dict(checked)
+    asked = [job(model, f"job{n}", (*beginning, 100 + n), 9 + 5 * n, sampling={"logprobs": 1}) for n in range(3)]
+    answers = running.generate(asked)
+    for n, events in enumerate(answers):
+        assert ids_of(events) == fake.expected(executor, asked[n].ids, 9 + 5 * n)
+    assert checked["ahead"] - before["ahead"] > 15
+    assert checked["discarded"] == before["discarded"] + 1  # that nobody would be there after the first one
 
 
 def test_equal_rows_repeat_their_plan_until_something_changes(fake, checked):

@@ -91,6 +91,7 @@ class Capabilities:
     run_ahead: bool
     masks: bool
     overlaps: bool = False  # ``submit`` returns before the step is done, so that the host works meanwhile
+    overlap_rows: int = 1  # ... where it has at least so many rows; below that the hand-over costs more than it saves
 
 
 @dataclass(frozen=True, kw_only=True)

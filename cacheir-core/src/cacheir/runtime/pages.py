@@ -81,6 +81,10 @@ class PagePool:
         """How many tables hold ``page``."""
         return self._counts[page]
 
+    def needed(self, page: int) -> int:
+        """How many tables hold ``page``, a cache left out."""
+        return self._counts[page] - (page in self._kept)
+
     def take(self, count: int, after: int = -1) -> PageTable:
         """``count`` pages for one holder, all or none; ``OutOfPages`` where too few are free.
 

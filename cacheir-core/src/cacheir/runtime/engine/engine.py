@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cacheir.errors import CacheIRError, QueueFull, RequestError, UsageError
+from cacheir.errors import QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AHEAD_SECONDS
 from cacheir.runtime.engine import apply_step
@@ -14,7 +14,6 @@ from cacheir.runtime.engine.audit import AuditFinding, Auditor
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.incident import Decision, Recorder
 from cacheir.runtime.engine.job import Event, Job, Listener, Sink
-from cacheir.runtime.engine.outbox import Outbox
 from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, order_waiting
 from cacheir.runtime.engine.planner import Order, Planner
 from cacheir.runtime.engine.prefix_index import PrefixIndex
@@ -23,6 +22,7 @@ from cacheir.runtime.engine.queue_limits import check_room
 from cacheir.runtime.engine.spill import SpillPolicy, SpillStore
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.engine.step_data import step_of
+from cacheir.runtime.engine.step_runner import StepRunner
 from cacheir.runtime.executor import RowOutput, Step
 from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.open_model import OpenModel
@@ -42,7 +42,8 @@ class Engine:
     ``share_duplicates`` every job is computed for itself, whatever the job says.
 
     Where the executor overlaps (``Capabilities.overlaps``), what a step brought is told, and the step after next is
-    planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``.
+    planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``. A step of few
+    rows (``overlap_rows``) is told of at once.
     """
 
     def __init__(
@@ -65,7 +66,6 @@ class Engine:
         capabilities = model.executor.capabilities()
         self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
         self._runs_ahead = capabilities.run_ahead and self._samples
-        self._overlaps = capabilities.overlaps
         self._told_rows: tuple[tuple[Part, ...], tuple[tuple[str, int], ...]] = ((), ())
         self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
         self._arrivals = 0
@@ -83,10 +83,10 @@ class Engine:
             mask=model.runner.mask,
             reuses=spec is None or not spec.keys_depend_on_length,
             switches=model.runner.switches,
-            outbox=Outbox(holds=capabilities.overlaps),
             spills=spill.mode != "off",
         )
         self._planner = Planner(self.state, order)
+        self._steps = StepRunner(model.executor, self.state.outbox)
 
     @property
     def idle(self) -> bool:
@@ -251,7 +251,7 @@ class Engine:
         if plan.ahead > 1 and self._run_ahead(plan, step):
             return
         began = self._clock()
-        outputs = self._outputs(plan, step)
+        outputs = self._steps.run(step, lambda: self._meanwhile(plan))
         now = self._clock()
         self.state.counters.steps[plan.mode] += 1
         if plan.mode == "decode":
@@ -260,37 +260,6 @@ class Engine:
             self.store.token_seconds = (now - began) / sum(part.fed for part in plan.parts)
         for part, output in zip(plan.parts, outputs, strict=True):
             apply_step.take_row(self.state, part, output, now, plan.mode)
-
-    def _outputs(self, plan: EnginePlan, step: Step) -> Sequence[RowOutput]:
-        """What ``step`` brings; a fault of one row does not take the others with it."""
-        try:
-            ticket = self._executor.submit(step)
-        except Exception as error:  # noqa: BLE001  told to those whom it concerns
-            self.state.outbox.flush()
-            return self._one_by_one(step, error)
-        try:
-            if self._overlaps:
-                self._meanwhile(plan)
-        finally:  # a step that was submitted is waited for, whatever else fails
-            try:
-                outputs: Sequence[RowOutput] = self._executor.wait(ticket).rows
-            except Exception as error:  # noqa: BLE001  as above
-                outputs = self._one_by_one(step, error)
-        return outputs
-
-    def _one_by_one(self, step: Step, error: Exception) -> list[RowOutput]:
-        """Each row in a step of its own, after they failed together; who fails alone has an error of his own."""
-        if len(step.rows) == 1:
-            return [RowOutput(slot=step.rows[0].slot, error=_sentence(error))]
-        outputs: list[RowOutput] = []
-        for row in step.rows:
-            mode = "prefill" if len(row.tokens) > 1 else step.mode
-            alone = Step(mode=mode, rows=(row,))
-            try:
-                outputs += self._executor.wait(self._executor.submit(alone)).rows
-            except Exception as own:  # noqa: BLE001  told to the one client that it concerns
-                outputs.append(RowOutput(slot=row.slot, error=_sentence(own)))
-        return outputs
 
     def _run_ahead(self, plan: EnginePlan, step: Step) -> bool:
         """Whether the executor took ``step`` for several steps; its reason is kept where it did not.
@@ -314,6 +283,7 @@ class Engine:
                 self._take_ahead(plan, tokens)
 
         self.state.outbox.flush()
+        self.state.outbox.holds = False
         began = self._clock()
         try:
             self._executor.run_ahead(step, plan.ahead, sink)
@@ -383,10 +353,6 @@ def default_limits(model: OpenModel) -> EngineLimits:
         max_tokens=steps.max_tokens,
         chunk_tokens=steps.chunk_tokens,
     )
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, CacheIRError) else f"the executor raised {type(error).__name__}: {error}"
 
 
 def _id(part: Part) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 class Outbox:
     """Calls in order. ``holds`` says whether they wait for ``flush``; without it each is made at once."""
 
-    def __init__(self, *, holds: bool = False) -> None:
-        self.holds = holds
+    def __init__(self) -> None:
+        self.holds = False
         self._flushing = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]] = deque()
 

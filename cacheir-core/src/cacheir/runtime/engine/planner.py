@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from cacheir.runtime.engine.entry import Entry
-from cacheir.runtime.engine.plan_step import Candidate, EnginePlan, Part, Reuse, plan_step, steps_ahead
+from cacheir.runtime.engine.plan_step import (
+    Candidate,
+    EnginePlan,
+    Part,
+    Reuse,
+    WindowSpace,
+    plan_step,
+    steps_ahead,
+)
 from cacheir.runtime.engine.state import EngineState
+from cacheir.runtime.pages import FREED, PageTable, held
 
 Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
 
@@ -63,15 +74,14 @@ class Planner:
     def foresee(self, plan: EnginePlan, now: float, ahead: int) -> None:
         """Plans the step after ``plan``, which is under way; does nothing where that one will repeat it."""
         state = self._state
-        if state.kv.windowed:
-            return  # which pages are behind a window by then is known only then
         fed = {id(part.entry): part for part in plan.parts}
         after = [_After(entry, fed.get(id(entry))) for entry in state.running]
         staying, ended = [one for one in after if not one.ends], [one for one in after if one.ends]
         if self._steady is not None and not state.waiting and not ended:
             return
         waiting, space = self.waiting(now), state.space
-        space = replace(space, free=space.free + sum(one.releasable for one in ended))
+        windows = tuple(map(self._after_turn, state.kv.windowed, space.windows, repeat(after)))
+        space = replace(space, free=space.free + sum(one.releasable for one in ended), windows=windows)
         asked: list[tuple[Entry, Reuse]] = []
 
         def reuse(entry: Entry) -> Reuse:
@@ -88,9 +98,19 @@ class Planner:
             changes=state.changes + len(ended),
             waiting=tuple(waiting),
             pages=space.free + space.evictable,
+            windows=windows,
             reuse=tuple(asked),
             ahead=ahead,
         )
+
+    def _after_turn(self, group: int, space: WindowSpace, after: Sequence[_After]) -> WindowSpace:
+        """The pages of a group with a window once those have gone back that ended or are behind the window by then."""
+        kv, given = self._state.kv, Counter[int]()
+        for one in after:
+            table, unseen = one.entry.sequence.tables[group], kv.reaches[group].unseen(one.cached, kv.page_tokens)
+            given.update(held(table) if one.ends else _newly_unseen(table, unseen))
+        free = sum(kv.pools[group].needed(page) == count for page, count in given.items())
+        return replace(space, pages=space.pages + free)
 
     def _repeated(self, ahead: int) -> EnginePlan | None:
         """The last plan once more, with as many steps ahead as there are pages for."""
@@ -118,6 +138,7 @@ class _Foreseen:
     changes: int
     waiting: tuple[Any, ...]
     pages: int
+    windows: tuple[WindowSpace, ...]
     reuse: tuple[tuple[Entry, Reuse], ...]
     ahead: int
 
@@ -129,6 +150,7 @@ class _Foreseen:
             and not any(entry.running for entry in self.ended)
             and self.ahead == ahead
             and self.pages == space.free + space.evictable
+            and self.windows == space.windows
             and self.waiting == tuple(waiting)
             and all(state.reuse(entry) == seen for entry, seen in self.reuse)
         )
@@ -137,7 +159,7 @@ class _Foreseen:
 class _After:
     """What an entry that runs will be once its ``part`` of the step under way is computed, if nothing unusual comes."""
 
-    releasable_windows: tuple[int, ...] = ()  # nor where there are windows
+    releasable_windows: tuple[int, ...] = ()  # asked for those who must leave, and such a plan is not used
     draft: tuple[int, ...] = ()  # nothing is planned ahead where there are drafts
 
     def __init__(self, entry: Entry, part: Part | None) -> None:
@@ -152,6 +174,14 @@ class _After:
         self.remaining = entry.remaining - picked
         self.ends = picked and (entry.job.want == "hidden" or self.remaining <= 0)
         self.all_logits = entry.job.prompt_logprobs is not None and self.cached < len(entry.job.ids)
+
+
+def _newly_unseen(table: PageTable, unseen: range) -> PageTable:
+    """The pages of ``unseen`` that were not given back yet: the last of them."""
+    first = stop = min(unseen.stop, len(table))
+    while first > unseen.start and table[first - 1] != FREED:
+        first -= 1
+    return table[first:stop]
 
 
 def _steady(part: Part) -> bool:
