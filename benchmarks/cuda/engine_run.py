@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from device_busy import busy_seconds
-from random_models import write_model
+from random_models import SHAPES, write_model
 from report_rows import ReportRows
+from safetensors.torch import load_file, save_file
 
 from cacheir import CompileOptions
 from cacheir.runtime.engine.engine import Engine
@@ -43,6 +45,19 @@ with Runtime(sys.argv[1], backend="cuda", kv_dtype="bf16", kv_tokens=32768) as r
     next(iter(runtime.generate_ids(list(range(5, 21)), 1, ignore_eos=True, temperature=0.0)))
     print(opened - began, time.perf_counter() - began)
 """
+
+
+def spread_head(folder: Path, name: str, deviation: float = 2.0) -> None:
+    """Scale each row of the head by exp(``deviation`` * N(0, 1)).
+
+    The logits of random weights lie so close together that rounding decides many tokens; those of rows that differ in
+    length do not.
+    """
+    tensors = load_file(folder / "model.safetensors")
+    head = tensors["model.embed_tokens.weight" if SHAPES[name][1].tied else "lm_head.weight"]
+    scales = torch.exp(deviation * torch.randn((len(head), 1), generator=torch.Generator().manual_seed(3)))
+    head.copy_((head.float() * scales).to(torch.bfloat16))
+    save_file(tensors, folder / "model.safetensors")
 
 
 def opened(folder: Path, **options: Any) -> CudaRuntime:
@@ -222,7 +237,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(given[1]) if given else Path(place) / "qwen3-0.6b"
         if not given:
-            write_model(folder, "qwen3-0.6b", spread=2.0)
+            write_model(folder, "qwen3-0.6b")
+            spread_head(folder, "qwen3-0.6b")
         keep("companies", lambda: companies(folder))
         keep("bits", lambda: bits(folder))
         keep("stall", lambda: stall(folder))
