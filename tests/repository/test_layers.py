@@ -11,7 +11,7 @@ import pytest
 
 # One row of docs/architecture.md each. A module may import its own row and the rows above it.
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "settings", "arguments"),
+    ("errors", "settings", "arguments", "quick_dataclass"),
     ("plugins",),
     ("ir",),
     ("ops", "formats"),

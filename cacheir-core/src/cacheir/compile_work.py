@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from cacheir.models.imported import PLAIN_MODE, ImportedModel
 from cacheir.plugins.backend_options import check_backend_options
 from cacheir.plugins.installation import Installation, default
 from cacheir.plugins.specs import BackendSpec
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.program import Program
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from cacheir.errors import UsageError
+from cacheir.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

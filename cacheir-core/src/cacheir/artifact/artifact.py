@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from cacheir import settings
@@ -14,6 +14,7 @@ from cacheir.artifact.pass_files import read_records
 from cacheir.artifact.weights_manifest import Manifest
 from cacheir.errors import ArtifactDamagedError
 from cacheir.plugins.specs import PassRecord, QuantFormatSpec, UnpackerSpec
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.program import Program
 from cacheir.weights.store import WeightStore, open_weights
 

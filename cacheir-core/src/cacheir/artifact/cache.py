@@ -8,12 +8,12 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from cacheir.artifact.partial import finished_name, is_abandoned, is_partial, partial_path, remove_all_leftovers
 from cacheir.artifact.read import read_card
 from cacheir.errors import CacheIRError
+from cacheir.quick_dataclass import dataclass
 from cacheir.weights.made_cache import MADE
 
 _PROGRAMS = "programs"

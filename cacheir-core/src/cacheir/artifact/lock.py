@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cacheir.artifact.layout import LOCK, read_bytes
 from cacheir.artifact.seal import open_sealed, sealed_bytes
 from cacheir.errors import ArtifactError
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.record_json import from_json, to_json
 from cacheir.weights.atomic_file import write_file
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from cacheir.artifact.folded_diff import fold_diff, unfold_diff
@@ -11,6 +11,7 @@ from cacheir.artifact.layout import RECORDS, TIMES, read_bytes
 from cacheir.artifact.seal import open_sealed, sealed_bytes
 from cacheir.errors import ArtifactDamagedError
 from cacheir.plugins.specs import PassRecord, Stage
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.record_json import from_json, json_bytes, parse_json, to_json
 
 

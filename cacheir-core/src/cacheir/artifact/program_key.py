@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from cacheir import __version__
@@ -18,6 +17,7 @@ from cacheir.models.imported import ImportedModel
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import BackendSpec
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.record_json import from_json, json_bytes, to_json
 from cacheir.weights.atomic_file import write_file
 

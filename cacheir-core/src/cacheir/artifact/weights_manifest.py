@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,6 +11,7 @@ from cacheir.artifact.layout import TENSORS
 from cacheir.errors import ArtifactDamagedError, MalformedModelError
 from cacheir.ir.types import KVType, QuantType
 from cacheir.models.imported import WeightSource
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.program import Program
 from cacheir.weights.safetensors_file import TensorEntry, chunks_of_array, write_tensors
 from cacheir.weights.sources import TensorFile

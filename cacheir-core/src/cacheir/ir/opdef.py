@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from cacheir.ir.graph import Attr
 from cacheir.ir.types import Type
 from cacheir.plugins.ref import Lazy, resolve
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from cacheir.ir.graph import Graph, Op

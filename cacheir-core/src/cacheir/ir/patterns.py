@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from cacheir.ir.graph import Attr, Graph, Op, Value
 from cacheir.ir.types import Type
+from cacheir.quick_dataclass import dataclass
 
 
 class Source(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from cacheir.errors import VerifyError
 from cacheir.ir.graph import Graph, Module
@@ -17,6 +16,7 @@ from cacheir.ir.rules.states import states
 from cacheir.ir.rules.structure import structure
 from cacheir.ir.rules.weights import weights
 from cacheir.ir.spelling import is_encodable
+from cacheir.quick_dataclass import dataclass
 
 _RULES: tuple[Callable[[Graph, Setting], Iterator[Finding]], ...] = (
     structure,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from cacheir.models.imported import ImportedModel
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import ImporterSpec
+from cacheir.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheir.models.decoder_spec import DecoderSpec
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from cacheir.ir.graph import Attr, Module

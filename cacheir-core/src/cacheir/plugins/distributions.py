@@ -11,7 +11,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from cacheir.quick_dataclass import dataclass
 
 GROUP = "cacheir"
 

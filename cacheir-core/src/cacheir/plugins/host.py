@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from cacheir.plugins.fault_text import fault_text
 from cacheir.plugins.guard import Interrupts, TookTooLong, clean_stdout, time_limit
 from cacheir.plugins.plugin import CORE, Plugin, Problem
 from cacheir.plugins.ref import import_target
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import pluggy

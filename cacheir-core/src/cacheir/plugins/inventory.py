@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import CacheIRError
@@ -15,6 +14,7 @@ from cacheir.plugins.kinds import KINDS, Kind
 from cacheir.plugins.plugin import Plugin
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import BackendSpec
+from cacheir.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

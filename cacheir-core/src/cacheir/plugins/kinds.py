@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import PluginError
@@ -31,6 +30,7 @@ from cacheir.plugins.specs import (
     ToolParserSpec,
     UnpackerSpec,
 )
+from cacheir.quick_dataclass import dataclass
 
 
 def _own_name(spec: Any) -> Iterable[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheir.plugins.ref import is_reference
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cacheir.formats.table import own_formats
 from cacheir.ir.types import KVType, Type
 from cacheir.models.decoder_spec import DecoderSpec
 from cacheir.plugins import QuantSpec
+from cacheir.quick_dataclass import dataclass
 
 # A table of tokens is read by rows and multiplied by, and its rows are the least alike: it gets eight bits.
 TABLES = ("embed", "head")

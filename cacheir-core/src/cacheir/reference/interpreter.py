@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import KVType, QuantType, Type
 from cacheir.ir.weights import resolve_recipe
 from cacheir.plugins import QuantFormatSpec, UnpackerSpec, resolve
+from cacheir.quick_dataclass import dataclass
 from cacheir.reference.call import call_reference
 from cacheir.reference.kv_pool import KVPool
 from cacheir.reference.recipes import Layout, weight_data

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacheir.formats.rows import HEADER_BYTES, pack_fp8_e4m3, pack_int8, unpack_fp8_e4m3, unpack_int8
+from cacheir.quick_dataclass import dataclass
 from cacheir.reference.bf16 import from_bf16, to_bf16
 
 F32 = NDArray[np.float32]

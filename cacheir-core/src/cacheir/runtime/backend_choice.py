@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cacheir import settings
 from cacheir.errors import BackendUnavailable, UsageError
 from cacheir.plugins.inventory import probe
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from cacheir.plugins.installation import Installation

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cacheir.errors import CacheIRError, PluginError
 from cacheir.plugins.ref import resolve
+from cacheir.quick_dataclass import dataclass
 from cacheir.runtime.sampling import SamplingParams
 
 if TYPE_CHECKING:

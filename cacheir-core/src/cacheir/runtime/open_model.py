@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
 from cacheir.ir.types import KVType
 from cacheir.models.imported import GenerationDefaults
+from cacheir.quick_dataclass import dataclass
 from cacheir.runtime.encode import PromptEncoder
 from cacheir.runtime.executor import Executor
 from cacheir.runtime.host_sampling import HostSampler

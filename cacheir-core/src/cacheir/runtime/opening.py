@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from cacheir.errors import CacheIRError, PluginError, UsageError
 from cacheir.models.imported import PLAIN_MODE
 from cacheir.plugins.backend_options import check_backend_options
 from cacheir.plugins.ref import resolve
+from cacheir.quick_dataclass import dataclass
 from cacheir.runtime.backend_choice import LAST_RESORT, BackendChoice, choose_backend
 from cacheir.runtime.executor import Executor, ExecutorOptions
 from cacheir.runtime.host_sampling import open_sampler

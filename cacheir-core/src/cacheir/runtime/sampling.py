@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import RequestError
+from cacheir.quick_dataclass import dataclass
 from cacheir.runtime.checked_text import check_text
 
 MAX_STOP_STRINGS = 16

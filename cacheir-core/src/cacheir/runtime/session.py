@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cacheir.errors import BackendError, RequestError, UsageError
+from cacheir.quick_dataclass import dataclass
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AnswerClock
 from cacheir.runtime.host_sampling import HostSampler

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from cacheir.ir.types import KVType
+from cacheir.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

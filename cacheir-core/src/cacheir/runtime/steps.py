@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from cacheir.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

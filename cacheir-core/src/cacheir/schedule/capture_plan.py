@@ -5,9 +5,9 @@ A backend that captures finds it in ``Program.plan_notes["plan-captures"]``: ``c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.record_json import from_json, to_json
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from cacheir.ir.calls import bind_sizes
 from cacheir.ir.dims import Dim
 from cacheir.ir.graph import LAYER, Attr, Graph, Op, Value
 from cacheir.ir.types import KVType, Type
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.program import Program
 from cacheir.schedule.program_weights import used_weights
 from cacheir.schedule.schedule import Choice

@@ -8,7 +8,7 @@ unpacking are none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from cacheir.ir.dims import Dim
@@ -18,6 +18,7 @@ from cacheir.ir.opdef import OpDef
 from cacheir.ir.types import KVType, QuantType, Type
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import QuantFormatSpec
+from cacheir.quick_dataclass import dataclass
 
 KEYS = "S"  # the size that holds how many keys a row has, this step's included
 

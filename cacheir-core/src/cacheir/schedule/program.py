@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cacheir.ir.graph import Module
 from cacheir.ir.types import KVType, Type
 from cacheir.models.decoder_spec import DecoderSpec
 from cacheir.models.imported import GenerationDefaults, TokenizerSource, WeightSource
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.memory_plan import MemoryPlan
 from cacheir.schedule.schedule import Schedule
 

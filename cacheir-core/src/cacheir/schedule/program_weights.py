@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from cacheir.errors import LoweringError
 from cacheir.ir.graph import LAYER, Graph, Module, Value
 from cacheir.ir.weights import resolve_recipe, stored_keys
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.program import ProgramWeight
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cacheir.errors import NoKernelError, PluginError, UsageError
 from cacheir.ir.graph import Module, Op
 from cacheir.ir.opdef import OpDef
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import KernelChoice, KernelSpec
+from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.row_order import meaning_varies
 from cacheir.schedule.schedule import Candidate, Choice
 

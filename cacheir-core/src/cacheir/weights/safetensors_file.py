@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from cacheir.quick_dataclass import dataclass
 from cacheir.weights.sources import CHUNK_BYTES
 
 _NAMES = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cacheir.ir.graph import Graph
 from cacheir.ir.opdef import OpDef
+from cacheir.quick_dataclass import dataclass
 
 
 class Finding(NamedTuple):
