@@ -43,6 +43,19 @@ def test_the_modules_verify_and_survive_their_text(name: str, mode: str) -> None
     assert module.mode == mode
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_tables_that_a_main_is_given_are_those_it_would_make(name: str, mode: str) -> None:
+    main = special(name, mode).main
+    made = replace(main)  # the same graph, which knows nothing yet
+    assert {"use_counts", "positions", "names"} <= vars(main).keys() - vars(made).keys()
+    assert dict(main.use_counts) == dict(made.use_counts)
+    assert {op: list(places) for op, places in main.positions.items()} == {
+        op: list(places) for op, places in made.positions.items()
+    }
+    assert main.names == made.names
+
+
 def test_groups_follow_window_heads_and_order_of_layers() -> None:
     groups = kv_groups(logical("two-classes-window"), "f16")
     assert groups.types == (KVType(2, 2, 8, "f16"), KVType(1, 2, 8, "f16", 3), KVType(1, 1, 8, "f16"))

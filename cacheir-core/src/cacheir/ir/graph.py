@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from cacheir.ir.types import KVType, Type
@@ -37,13 +39,19 @@ LAYER = LayerSymbol()
 Attr: TypeAlias = int | float | bool | str | LayerSymbol | tuple["Attr", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Value:
     """A named value of a graph. ``origin`` is ``op``, ``input``, ``state`` or ``weight``, which prints as ``@name``."""
 
     name: str
     type: Type
     origin: str = "op"
+
+    def __init__(self, name: str, type: Type, origin: str = "op") -> None:
+        set_name, set_type, set_origin = _VALUE_SLOTS
+        set_name(self, name)
+        set_type(self, type)
+        set_origin(self, origin)
 
     def __str__(self) -> str:
         return ("@" if self.origin == "weight" else "%") + self.name
@@ -61,7 +69,7 @@ class Weight:
         return self.value.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Op:
     """One operation. ``attrs`` are sorted by name; ``scope`` is for people and is no part of a graph's identity.
 
@@ -76,6 +84,23 @@ class Op:
     attrs: tuple[tuple[str, Attr], ...] = ()
     scope: str = field(default="", compare=False)
     hints: tuple[tuple[str, Attr], ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        operands: tuple[Value, ...],
+        results: tuple[Value, ...],
+        attrs: tuple[tuple[str, Attr], ...] = (),
+        scope: str = "",
+        hints: tuple[tuple[str, Attr], ...] = (),
+    ) -> None:
+        set_name, set_operands, set_results, set_attrs, set_scope, set_hints = _OP_SLOTS
+        set_name(self, name)
+        set_operands(self, operands)
+        set_results(self, results)
+        set_attrs(self, attrs)
+        set_scope(self, scope)
+        set_hints(self, hints)
 
     @property
     def result(self) -> Value:
@@ -102,6 +127,21 @@ class Op:
                 if key == "callee":
                     return str(value)
         return ""
+
+
+def _slots(cls: type) -> tuple[Callable[[object, object], None], ...]:
+    """What fills the slots of a frozen record, field by field.
+
+    A compile makes thousands of values and ops, and the ``__init__`` that a frozen dataclass is given takes twice the
+    time: it looks each slot up by its name.
+    """
+    return tuple([getattr(cls, slot.name).__set__ for slot in fields(cls)])
+
+
+# Tables of a graph are filled from these, since a main has many ops.
+_name_of, _operands_of, _results_of = map(attrgetter, ("name", "operands", "results"))
+_VALUE_SLOTS = _slots(Value)
+_OP_SLOTS = _slots(Op)
 
 
 @dataclass(frozen=True)
@@ -158,20 +198,19 @@ class Graph:
     @cached_property
     def use_counts(self) -> Mapping[str, int]:
         """Value name -> how often ops and the yield read it, without those that nothing reads."""
-        counts = Counter([value.name for op in self.ops for value in op.operands])
-        counts.update([value.name for value in self.outputs])
-        return counts
+        read = chain(chain.from_iterable(map(_operands_of, self.ops)), self.outputs)
+        return Counter(map(_name_of, read))
 
-    def counted(self, use_counts: Mapping[str, int]) -> Graph:
-        """The graph itself, whose ``use_counts`` were known to who made it and need not be found once more."""
-        self.__dict__["use_counts"] = use_counts
+    def knowing(self, **tables: Mapping[str, int] | Mapping[str, Sequence[int]] | frozenset[str]) -> Graph:
+        """The graph itself, with those of ``use_counts``, ``positions`` and ``names`` that its maker knew already."""
+        self.__dict__.update(tables)
         return self
 
     @cached_property
     def names(self) -> frozenset[str]:
         """The names of all values."""
-        made = [value.name for op in self.ops for value in op.results]
-        return frozenset((*made, *(value.name for value in self.params), *(weight.name for weight in self.weights)))
+        made = chain.from_iterable(map(_results_of, self.ops))
+        return frozenset(map(_name_of, chain(made, self.params, self.weights)))
 
     @cached_property
     def positions(self) -> Mapping[str, Sequence[int]]:

@@ -24,6 +24,16 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     return rewriter.finish()
 
 
+def fresh_name(hint: str, taken: set[str]) -> str:
+    """A name made from ``hint`` that ``taken`` does not hold, and now does."""
+    name, number = hint, 0
+    while name in taken:
+        number += 1
+        name = f"{hint}.{number}"
+    taken.add(name)
+    return name
+
+
 class Rewriter:
     """The graph being rewritten: new ops in order, and which values stand in for which.
 
@@ -173,12 +183,7 @@ class Rewriter:
         """A name not taken in the graph, made from ``hint``."""
         if self._names is None:
             self._names = set(self.graph.names)
-        name, number = hint, 0
-        while name in self._names:
-            number += 1
-            name = f"{hint}.{number}"
-        self._names.add(name)
-        return name
+        return fresh_name(hint, self._names)
 
     def emit(
         self,

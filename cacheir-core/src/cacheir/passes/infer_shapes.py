@@ -21,7 +21,7 @@ def infer_shapes(graph: Graph, context: PassContext) -> Graph:
     known: dict[str, Value] = {}  # the results whose types are others
     ops = tuple([op if op.name == "call" and not known else _inferred(op, known, context) for op in graph.ops])
     outputs = tuple(known.get(value.name, value) for value in graph.outputs)
-    used = _size_names((*graph.params, *(value for op in ops for value in op.results)), ops)
+    used = _size_names(graph.params, ops)
     dims = tuple(bound for bound in graph.dims if bound[0] in used)
     for name in [bound[0] for bound in graph.dims if bound[0] not in used]:
         context.note(f"size {name} is in no type")
@@ -44,12 +44,17 @@ def _inferred(op: Op, known: dict[str, Value], context: PassContext) -> Op:
     return op if same else replace(op, operands=operands, results=results)
 
 
-def _size_names(values: tuple[Value, ...], ops: tuple[Op, ...]) -> set[str]:
-    types = {id(value.type): value.type for value in values}  # most values share few of them
+def _size_names(params: tuple[Value, ...], ops: tuple[Op, ...]) -> set[str]:
+    types = {id(value.type): value.type for op in ops for value in op.results}  # most values share few of them
     used = {
-        name for type_ in types.values() if not isinstance(type_, KVType) for size in type_.shape for name in size.names
+        name
+        for type_ in (*types.values(), *(value.type for value in params))
+        if not isinstance(type_, KVType)
+        for size in type_.shape
+        for name in size.names
     }
-    words = {attr for op in ops for _, attr in op.attrs if not isinstance(attr, int)}
+    # A call's attributes name a graph and a layer.
+    words = {attr for op in ops if op.name != "call" for _, attr in op.attrs if not isinstance(attr, int)}
     return used.union(*map(_words, words))
 
 

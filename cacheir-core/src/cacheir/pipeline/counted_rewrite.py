@@ -76,7 +76,7 @@ def counted_rewrite(
     if changed is not graph:
         short = rewriter.short_names(changed)
         sites = [replace(site, made=tuple(short.get(name, name) for name in site.made)) for site in sites]
-        changed = _renamed(changed, short, rewriter.untouched).counted(rewriter.final_counts(short))
+        changed = _renamed(changed, short, rewriter.untouched).knowing(use_counts=rewriter.final_counts(short))
     return (graph if changed == graph else changed), sites
 
 
@@ -141,7 +141,8 @@ class _CountingRewriter(Rewriter):
         dead: set[int] = set()
         waiting = list(self._doubtful)
         while waiting:
-            op = self._maker(waiting.pop())
+            name = waiting.pop()
+            op = None if self.uses[name] > 0 else self._maker(name)
             if op is None or id(op) in dead or any(map(self._stays, op.results)):
                 continue
             dead.add(id(op))
@@ -188,18 +189,21 @@ class _CountingRewriter(Rewriter):
 
     def short_names(self, graph: Graph) -> dict[str, str]:
         """New values of ``graph``, which is finished, whose hints are free now: their names and their hints."""
-        if not self.hints:
-            return {}
-        taken = {*self.graph.names, *(name for name, op in self._made.items() if op is not None)}
-        taken -= self._went.union(name for name, op in self._made.items() if op is None)
-        taken = taken.difference(weight.name for weight in self.graph.weights).union(graph.recipes)
         short: dict[str, str] = {}
+        given: set[str] = set()
         for name, hint in self.hints.items():
-            if name in taken and hint not in taken:
+            if self._is_taken(name, graph) and hint not in given and (hint in short or not self._is_taken(hint, graph)):
                 short[name] = hint
-                taken.remove(name)
-                taken.add(hint)
+                given.add(hint)
         return short
+
+    def _is_taken(self, name: str, graph: Graph) -> bool:
+        """Whether a value of ``graph``, which is finished, is called ``name``."""
+        if name in graph.recipes or name in self.graph.recipes:
+            return name in graph.recipes
+        if name in self._made:
+            return self._made[name] is not None and name not in self._went
+        return name in self.graph.names and name not in self._went
 
 
 def _renamed(graph: Graph, short: dict[str, str], untouched: int) -> Graph:

@@ -6,6 +6,7 @@ attention to appending and paged attention, gathers the rows that need a head, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cacheir.errors import PassFailed
@@ -143,6 +144,10 @@ def _main(graph: Graph, mode: str, threads: Threads, sizes: _Sizes) -> Graph:
         ops=_retyped(tuple(ops), sizes),
         outputs=(rows, *graph.outputs[1:], *threads.last),
     )
+    counts, taken = threads.use_counts, threads.names
+    if mode == "decode" and starts is not None:
+        counts, taken = _less(counts, threads.starts_read), taken - {starts.name}
+    main = main.knowing(use_counts=counts, positions=threads.positions, names=taken)
     _refuse_row_starts(main, mode, starts)
     return main
 
@@ -166,3 +171,13 @@ def _refuse_row_starts(graph: Graph, mode: str, starts: Value | None) -> None:
                 f"{SPECIALIZE.name}: {op.name} in @{graph.name} reads %{starts.name}, which decode does not have",
                 hint="only grouped_query_attention may read row starts",
             )
+
+
+def _less(counts: Mapping[str, int], gone: Mapping[str, int]) -> dict[str, int]:
+    """``counts`` without those that are ``gone``, nor those of which none are left."""
+    left = dict(counts)
+    for name, number in gone.items():
+        left[name] -= number
+        if not left[name]:
+            del left[name]
+    return left
