@@ -134,10 +134,10 @@ def test_steps_are_split_into_graphs(n: int) -> None:
 def write_manifest(folder: Path, **changed: Any) -> bytes:
     image = b"\x7fELF as good as any"
     entry = {
-        "file": "one.cubin", "capability": [9, 0], "sha256": hashlib.sha256(image).hexdigest(),
+        "file": "decode_chain.sm_90a.cubin", "capability": [9, 0], "sha256": hashlib.sha256(image).hexdigest(),
         "toolchain": "nvcc 13", "kernels": ["advance_row"], **changed,
     }  # fmt: skip
-    (folder / "one.cubin").write_bytes(image)
+    (folder / "decode_chain.sm_90a.cubin").write_bytes(image)
     (folder / "manifest.json").write_text(json.dumps({"cubins": [entry]}))
     cubins.read_manifest.cache_clear()
     return image
@@ -148,10 +148,12 @@ def test_a_cubin_is_read_by_its_manifest(tmp_path: Path) -> None:
     assert cubins.load_cubin((9, 0), tmp_path) == image
     with pytest.raises(BackendUnavailable, match=r"compute capability 9\.0, and this GPU has 8\.9"):
         cubins.load_cubin((8, 9), tmp_path)
-    (tmp_path / "one.cubin").write_bytes(image + b"!")
+    with pytest.raises(BackendUnavailable, match="kernels of another are not built"):
+        cubins.load_cubin((9, 0), tmp_path, source="another")
+    (tmp_path / "decode_chain.sm_90a.cubin").write_bytes(image + b"!")
     with pytest.raises(BackendUnavailable, match="not the file that its manifest names"):
         cubins.load_cubin((9, 0), tmp_path)
-    (tmp_path / "one.cubin").unlink()
+    (tmp_path / "decode_chain.sm_90a.cubin").unlink()
     with pytest.raises(BackendUnavailable, match="cannot be read"):
         cubins.load_cubin((9, 0), tmp_path)
 
@@ -162,20 +164,20 @@ def test_a_cubin_from_elsewhere_is_taken_by_the_installed_manifest_alone(tmp_pat
     installed.mkdir()
     brought.mkdir()
     image = write_manifest(installed)
-    (installed / "one.cubin").unlink()
+    (installed / "decode_chain.sm_90a.cubin").unlink()
     forged = b"\x7fELF of somebody else's"
     write_manifest(brought)
-    (brought / "one.cubin").write_bytes(forged)
+    (brought / "decode_chain.sm_90a.cubin").write_bytes(forged)
     (brought / "manifest.json").write_text(
         json.dumps({"cubins": [{
-            "file": "one.cubin", "capability": [9, 0], "sha256": hashlib.sha256(forged).hexdigest(),
+            "file": "decode_chain.sm_90a.cubin", "capability": [9, 0], "sha256": hashlib.sha256(forged).hexdigest(),
             "toolchain": "nvcc 13", "kernels": ["advance_row"],
         }]})
     )  # fmt: skip
     cubins.read_manifest.cache_clear()
     with pytest.raises(BackendUnavailable, match="cannot be read"):
         cubins.load_cubin((9, 0), installed, [brought, tmp_path / "nowhere"])
-    (brought / "one.cubin").write_bytes(image)
+    (brought / "decode_chain.sm_90a.cubin").write_bytes(image)
     assert cubins.load_cubin((9, 0), installed, [brought]) == image
 
 
@@ -183,7 +185,7 @@ def test_a_manifest_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(BackendUnavailable, match="not built") as caught:
         cubins.load_cubin((9, 0), tmp_path / "nowhere")
     assert "Triton" in str(caught.value.hint)
-    for changed in ({"file": "../one.cubin"}, {"capability": "9"}, {"kernels": 3}):
+    for changed in ({"file": "../decode_chain.sm_90a.cubin"}, {"capability": "9"}, {"kernels": 3}):
         write_manifest(tmp_path, **changed)
         with pytest.raises(BackendUnavailable, match="no manifest"):
             cubins.load_cubin((9, 0), tmp_path)
@@ -197,7 +199,7 @@ def test_the_built_cubin_has_every_kernel() -> None:
     if not (cubins.FOLDER / cubins.MANIFEST).exists():
         pytest.skip("the CUDA C++ kernels are not built here")
     cubins.read_manifest.cache_clear()
-    (cubin,) = cubins.read_manifest()
+    (cubin,) = (cubin for cubin in cubins.read_manifest() if cubin.source == cubins.CHAIN)
     assert tiles.all_kernels() <= cubin.kernels
     assert cubins.load_cubin(cubin.capability)
 

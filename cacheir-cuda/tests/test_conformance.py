@@ -115,6 +115,26 @@ class TestFixedKernels(TestTorchKernels):
     plugin = "cacheir_cuda_fixed_on_arrays"
 
 
+class TestCompiledKernels(TestTorchKernels):
+    """Those in CUDA C++, with matrices in float16, where there is a GPU."""
+
+    __test__ = DEVICE.type == "cuda"
+    plugin = "cacheir_cuda_cpp_on_arrays"
+
+    def prepare(self, kernel: KernelSpec, op: Op, operands: Sequence[Any]) -> list[Any]:
+        """As for torch, matrices of 16 bits."""
+        prepared = super().prepare(kernel, op, operands)
+        matrices = [word for word in kernel.layouts if word != "+"][: len(prepared)]
+        return [
+            given.astype(np.float16) if word in ("dense", "rows") else given
+            for given, word in zip(prepared, [*matrices, *[""] * len(prepared)])
+        ]
+
+    def tolerance(self, kernel: KernelSpec, dtype: str) -> float:
+        """Of products that round both sides to float16."""
+        return 5e-3 if kernel.weight_bytes else super().tolerance(kernel, dtype)
+
+
 def _on_arrays(entry: Callable[..., Any]) -> Callable[..., Any]:
     def run(*operands: Any, **named: Any) -> Any:
         buffers = _Buffers()
@@ -169,7 +189,12 @@ def _plugin_on_arrays(name: str, target: str) -> ModuleType:
     return module
 
 
-TARGETS = ((TestTorchKernels, "cuda.torch"), (TestTritonKernels, "cuda.triton"), (TestFixedKernels, "cuda.fixed"))
+TARGETS = (
+    (TestTorchKernels, "cuda.torch"),
+    (TestTritonKernels, "cuda.triton"),
+    (TestFixedKernels, "cuda.fixed"),
+    (TestCompiledKernels, "cuda.cpp"),
+)
 for tests, kind in TARGETS:
     sys.modules[tests.plugin] = _plugin_on_arrays(tests.plugin, kind)
 

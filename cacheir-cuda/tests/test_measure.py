@@ -149,8 +149,8 @@ def test_any_candidate_s_product_is_the_product() -> None:
 def test_the_matrices_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
     program = TinyProgram("grouped", plugin_host("cacheir_cuda.plugin"), CompileOptions(target="cuda")).program
-    # q, k and v of 4, 2 and 2 heads of 8; out; gate and up; down.
-    assert set(matrices_of(program)) == {(64, 32), (32, 32), (128, 32), (32, 64)}
+    # q, k and v of 4, 2 and 2 heads of 8; out; gate and up; down; the head.
+    assert set(matrices_of(program)) == {(64, 32), (32, 32), (128, 32), (32, 64), (97, 32)}
 
 
 def test_a_line_through_points() -> None:

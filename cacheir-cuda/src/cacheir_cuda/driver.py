@@ -9,6 +9,7 @@ from cacheir.errors import BackendUnavailable
 from cacheir.plugins import CheckResult
 
 LIBRARY = "libcuda.so.1"
+CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, .._MINOR
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: how cuInit answers where there is no GPU, or CUDA_VISIBLE_DEVICES hides all
 
 
@@ -43,6 +44,19 @@ def ask_driver(library: str = LIBRARY) -> Driver:
     return Driver(version=(version.value // 1000, version.value % 1000 // 10), device_count=count.value)
 
 
+def ask_capability(number: int = 0, library: str = LIBRARY) -> tuple[int, int]:
+    """The compute capability of GPU ``number``, asked without PyTorch and without a context. Raises DriverProblem."""
+    if ask_driver(library).device_count <= number:
+        raise DriverProblem(f"the NVIDIA driver shows no GPU {number}", missing=False)
+    driver, device, found = ctypes.CDLL(library), ctypes.c_int(0), ctypes.c_int(0)
+    _call(driver, library, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(number))
+    parts = []
+    for attribute in CAPABILITY:
+        _call(driver, library, "cuDeviceGetAttribute", ctypes.byref(found), ctypes.c_int(attribute), device)
+        parts.append(found.value)
+    return parts[0], parts[1]
+
+
 def check_driver() -> CheckResult:
     """Report the driver for ``cacheir plugins doctor``. A machine without one is in order; a broken one is not."""
     try:
@@ -57,7 +71,7 @@ def check_driver() -> CheckResult:
     return CheckResult(ok=True, detail=f"driver for CUDA {major}.{minor} with {driver.device_count} GPU(s)")
 
 
-def _call(driver: ctypes.CDLL, library: str, name: str, argument: object, *, allowed: tuple[int, ...] = (0,)) -> int:
+def _call(driver: ctypes.CDLL, library: str, name: str, *arguments: object, allowed: tuple[int, ...] = (0,)) -> int:
     """Call one function of the driver and return its status; raise DriverProblem for one that is not allowed."""
     try:
         function = getattr(driver, name)
@@ -65,7 +79,7 @@ def _call(driver: ctypes.CDLL, library: str, name: str, argument: object, *, all
         raise DriverProblem(
             f"{library} has no function {name}, so it is not the NVIDIA driver", missing=False
         ) from error
-    status: int = function(argument)
+    status: int = function(*arguments)
     if status not in allowed:
         raise DriverProblem(f"the NVIDIA driver's {name} failed with CUDA error {status}", missing=False)
     return status

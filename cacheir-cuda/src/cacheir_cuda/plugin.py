@@ -20,7 +20,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
         BackendSpec(
             name="cuda",
             summary="PyTorch and Triton kernels for NVIDIA GPUs",
-            targets=("cuda.triton", "cuda.torch", "cuda.fixed", "cuda.adapter"),
+            targets=("cuda.triton", "cuda.torch", "cuda.fixed", "cuda.cpp", "cuda.adapter"),
             row_classes=(1,),
             capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             plan_steps=("cacheir_cuda.chain.plan_step:plan_decode_chain",),
@@ -36,13 +36,15 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
 
 @hookimpl
 def cacheir_register_kernels() -> Iterator[KernelSpec]:
-    """The torch kernels, which run everything, the Triton kernels, and those of other libraries."""
+    """The torch kernels, which run everything, the Triton and CUDA C++ kernels, and those of other libraries."""
     from cacheir_cuda.adapters.table import adapters
+    from cacheir_cuda.compiled.table import compiled_kernels
     from cacheir_cuda.kernels.table import torch_kernels
     from cacheir_cuda.kernels.triton_table import triton_kernels
 
     yield from torch_kernels()
     yield from triton_kernels()
+    yield from compiled_kernels()
     yield from adapters()
 
 

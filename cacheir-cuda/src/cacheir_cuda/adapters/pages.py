@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from cacheir.errors import UsageError
 from cacheir.plugins import KernelSpec
+from cacheir_cuda.compiled import refusals
 from cacheir_cuda.pool import Pool
 
 _TOKENS = 16  # vLLM's FlashAttention wants pages of a whole number of them
 
 
 def check_pages(kernels: Mapping[str, KernelSpec], pools: Sequence[Pool]) -> None:
-    """Raise UsageError where a kernel of ``kernels`` is an adapter and cannot read such pages."""
+    """Raise UsageError where a kernel of ``kernels`` is an adapter, or in CUDA C++, and cannot read such pages."""
+    refusals.check_pages(kernels, pools)
     for name in sorted(name for name in kernels if name.startswith("cuda.adapter.")):
         for pool in pools:
             if pool.kind.dtype not in ("f16", "bf16"):

@@ -1,4 +1,4 @@
-"""The compiled kernels of the decode chain: where they lie, and why they may not be loaded.
+"""The compiled CUDA C++ kernels: where they lie, and why they may not be loaded.
 
 ``cmake -S cacheir-cuda/cpp -B BUILD && cmake --build BUILD`` makes them with nvcc and writes ``manifest.json`` beside
 them; wheels carry both. Without them every shape runs on the Triton and torch kernels.
@@ -17,6 +17,7 @@ from typing import Any
 
 from cacheir.errors import BackendUnavailable
 
+CHAIN = "decode_chain"  # the cubin of the decode chain for one row; each is named for the source that it is made of
 FOLDER = Path(__file__).resolve().parent.parent / "cubins"
 MANIFEST = "manifest.json"
 HINT = "build them with CMake and nvcc 13 (cacheir-cuda/README.md), or run on the Triton and torch kernels as now"
@@ -40,6 +41,11 @@ class Cubin:
     sha256: str
     toolchain: str
     kernels: frozenset[str]
+
+    @property
+    def source(self) -> str:
+        """The name of the source that it is made of, without its ending."""
+        return self.name.partition(".")[0]
 
 
 @lru_cache(maxsize=8)
@@ -65,18 +71,24 @@ def _cubin(entry: dict[str, Any]) -> Cubin:
     )
 
 
-def load_cubin(capability: tuple[int, int], folder: Path = FOLDER, others: Sequence[Path] = ()) -> bytes:
-    """The cubin for a GPU of ``capability``. Raises BackendUnavailable where there is none, or its hash is another.
+def load_cubin(
+    capability: tuple[int, int], folder: Path = FOLDER, others: Sequence[Path] = (), source: str = CHAIN
+) -> bytes:
+    """The cubin of ``source``.cu for a GPU of ``capability``.
 
-    ``others`` are folders where the file may lie besides (a cache, what came with an artifact). Nothing that is found
-    there is believed: its hash must stand in the manifest of the installed package, in ``folder``.
+    Raises BackendUnavailable where there is none, or its hash is another. ``others`` are folders where the file may
+    lie besides (a cache, what came with an artifact). Nothing that is found there is believed: its hash must stand in
+    the manifest of the installed package, in ``folder``.
     """
-    cubins = {cubin.capability: cubin for cubin in read_manifest(folder)}
+    cubins = {cubin.capability: cubin for cubin in read_manifest(folder) if cubin.source == source}
     if capability not in cubins:
         own = ".".join(map(str, capability))
         made = ", ".join(f"{major}.{minor}" for major, minor in sorted(cubins))
         raise BackendUnavailable(
-            f"the CUDA C++ kernels are compiled for compute capability {made}, and this GPU has {own}"
+            f"the CUDA C++ kernels of {source} are compiled for compute capability {made}, and this GPU has {own}"
+            if cubins
+            else f"the CUDA C++ kernels of {source} are not built in this installation",
+            hint=HINT,
         )
     cubin = cubins[capability]
     for other in others:

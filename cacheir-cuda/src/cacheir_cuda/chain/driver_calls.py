@@ -1,4 +1,4 @@
-"""The part of the CUDA driver that the decode chain needs, called by ctypes: modules, launches, captures, graphs."""
+"""The part of the CUDA driver that the CUDA C++ kernels need, called by ctypes: modules, launches, captures, graphs."""
 
 from __future__ import annotations
 
@@ -87,13 +87,25 @@ class Driver:
         return function
 
     def launch(
-        self, function: c_void_p, blocks: int, threads: int, shared_bytes: int, stream: int, arguments: object
+        self,
+        function: c_void_p,
+        blocks: int | Sequence[int],
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        arguments: object,
+        *,
+        programmatic: bool = True,
     ) -> None:
-        """Launch with one argument, a structure; the kernel may start before the one before it on ``stream`` ends."""
+        """Launch ``blocks`` (or three numbers of them) with one argument, a structure.
+
+        A ``programmatic`` kernel may start before the one before it on ``stream`` ends: it waits by itself.
+        """
         attribute = _Attribute(id=PROGRAMMATIC)
         attribute.value[0] = 1
+        grid = (blocks, 1, 1) if isinstance(blocks, int) else tuple(blocks)
         config = _LaunchConfig(
-            (blocks, 1, 1), (threads, 1, 1), shared_bytes, c_void_p(stream), ctypes.pointer(attribute), 1
+            grid, (threads, 1, 1), shared_bytes, c_void_p(stream), ctypes.pointer(attribute), int(programmatic)
         )
         parameters = (c_void_p * 1)(ctypes.addressof(arguments))  # type: ignore[arg-type]
         self._call("cuLaunchKernelEx", byref(config), function, parameters, None)

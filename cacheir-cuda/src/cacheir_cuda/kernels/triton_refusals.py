@@ -49,9 +49,11 @@ def why_not_here() -> str | None:
 
 def check_compiled(kernels: Mapping[str, KernelSpec], device: str) -> None:
     """Raise UsageError where a program that was compiled for a GPU is to run on the processor."""
-    compiled = [name for name in kernels if name.startswith(("cuda.triton.", "cuda.fixed."))]
-    if device == "cpu" and compiled and os.environ.get("TRITON_INTERPRET") != "1":
+    compiled = [name for name in kernels if name.startswith("cuda.cpp.")]
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        compiled += [name for name in kernels if name.startswith(("cuda.triton.", "cuda.fixed."))]
+    if device == "cpu" and compiled:
         raise UsageError(
             f"{compiled[0]} is for a GPU, and the device is the processor",
-            hint="compile with CACHEIR_CUDA_DEVICE=cpu, which leaves Triton kernels out",
+            hint="compile with CACHEIR_CUDA_DEVICE=cpu, which leaves such kernels out",
         )

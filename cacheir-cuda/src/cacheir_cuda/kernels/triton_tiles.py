@@ -176,11 +176,14 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
 def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor, block: int = 0) -> None:
     """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
     held, (count, width) = rows.shape[0], weight.shape
-    block, blocks = block or _rows(held), triton.cdiv(count, _BN)
+    # What is asked for a fixed order of sums takes no tile of a table.
+    tile = default_config(block) if block else tile_of(count, width, _rows(held), weight.dtype, weight.device)
+    block = block or _rows(held)
+    blocks = triton.cdiv(count, tile.rows_of_matrix)
     values, ids = rows.new_empty((held, blocks)), out.new_empty((held, blocks))
     launch(
         _tile_best, (blocks, triton.cdiv(held, block)), rows, weight, rows if bias is None else bias, values, ids, held,
-        count, blocks, WIDTH=width, SHARE=_whole(width), BIAS=bias is not None, pdl=False, **_shape(block),
+        count, blocks, WIDTH=width, SHARE=_whole(width), BIAS=bias is not None, pdl=False, **_shape(block, tile),
     )  # fmt: skip
     size = triton.next_power_of_2(blocks)
     launch(_best_of_row, (held,), values, ids, out, blocks, SIZE=size, pdl=False, num_warps=8)

@@ -8,11 +8,15 @@ from cacheir.ir.types import QuantType, TensorType
 from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 
+_PRODUCTS = frozenset({"linear", "fused_qkv", "fused_rmsnorm_qkv_rope", "fused_swiglu", "head_argmax"})
+
 
 def matrices_of(program: Program) -> Iterator[tuple[int, int]]:
-    """(rows, columns) of each launch's matrix in a decode step; gate and up are one, and so are q, k and v."""
-    for launch in flatten(program, "decode", program.modules["decode"].main.name):
-        if launch.op.name not in ("linear", "fused_qkv", "fused_rmsnorm_qkv_rope", "fused_swiglu"):
+    """(rows, columns) of each matrix of a decode step and its heads; gate and up are one, and so are q, k and v."""
+    module = program.modules["decode"]
+    launches = (launch for graph in (module.main, *module.heads) for launch in flatten(program, "decode", graph.name))
+    for launch in launches:
+        if launch.op.name not in _PRODUCTS:
             continue
         shapes = [
             tuple(size.evaluate({}) for size in place.type.shape)

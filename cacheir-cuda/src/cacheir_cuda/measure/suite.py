@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 
 from cacheir.errors import BackendUnavailable, UsageError
 from cacheir.ir.types import KVType
+from cacheir.plugins import KernelSpec
 from cacheir.plugins.ref import resolve
 from cacheir_cuda import plugin
+from cacheir_cuda.compiled import refusals as compiled_refusals
 from cacheir_cuda.kernels.triton_refusals import why_not_here
 from cacheir_cuda.measure.timing import line, seconds_of
 from cacheir_cuda.options import read_options
@@ -22,6 +24,7 @@ from cacheir_cuda.probe import why_unavailable
 
 FORMAT = 1
 _COPIES_BYTES = 160 << 20  # more than three times an H200's L2: rotated operands come from memory
+_MOST_ROWS = 2048
 _SETTINGS = ("kernel", "scale")
 _HEADS, _KV_HEADS, _DIM = 16, 8, 128
 _ATTENTION = {"layer": 0, "scale": 0.088, "window": 0}
@@ -65,12 +68,12 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, spec in sorted(named.items()):
         if given.get("kernel") not in (None, name) or name.startswith("cuda.adapter."):
             continue
-        why = why_not_here() if spec.target != "cuda.torch" else None
+        why = _why_not(spec)
         if why:
             skipped[name] = why
             continue
         entry = resolve(spec.entry)
-        for case in _CASES[spec.op](device, dtype, scale, spec.max_rows or 64):
+        for case in _CASES[spec.op](device, dtype, scale, spec.max_rows or _MOST_ROWS):
             samples = seconds_of(partial(case.call, entry), device)
             rows.append(_row(name, case, samples))
             say(f"{name} {case.shape}: {rows[-1]['gb_per_s']:.0f} GB/s, {rows[-1]['tflop_per_s']:.2f} TFLOP/s")
@@ -84,6 +87,12 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
         "fits": {name: fit for name in named if (fit := _fit([row for row in rows if row["kernel"] == name]))},
         "skipped": skipped,
     }
+
+
+def _why_not(spec: KernelSpec) -> str | None:
+    if spec.target == "cuda.torch":
+        return None
+    return compiled_refusals.why_not_here() if spec.target == "cuda.cpp" else why_not_here()
 
 
 def _row(name: str, case: Case, samples: list[float]) -> dict[str, Any]:
@@ -119,15 +128,50 @@ def _copies(nbytes: int, device: torch.device) -> int:
 
 
 def _linear(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
-    for rows in sorted({1, min(8, most), min(64, most)}):
+    for rows in sorted({min(rows, most) for rows in (1, 8, 64, 2048)}):
         for full in (1024, 2048, 4096):
             size = full // scale
-            nbytes = size * size * dtype.itemsize
-            x, out = torch.randn(rows, size, device=device), torch.empty(rows, size, device=device)
-            weights = [torch.randn(size, size, device=device).to(dtype) for _ in range(_copies(nbytes, device))]
-            operands = tuple((x, weight) for weight in weights)
-            shape = f"{rows} rows, {size} x {size}"
-            yield Case(shape, nbytes + 8 * rows * size, 2 * rows * size * size, operands, {"out": out})
+            yield _product(device, dtype, rows, size, size, size)
+
+
+def _gated(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    for rows in sorted({min(rows, most) for rows in (1, 64, 2048)}):
+        for full in (1024, 2048):
+            yield _product(device, dtype, rows, 6 * full // scale, full // scale, 3 * full // scale)
+
+
+def _head(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    for rows in sorted({min(rows, most) for rows in (1, 8, 64)}):
+        made = _product(device, dtype, rows, 151936 // scale, 1024 // scale, 0)
+        yield replace(made, named={"out": torch.empty(rows, dtype=torch.int32, device=device)})
+
+
+def _product(device: torch.device, dtype: torch.dtype, rows: int, count: int, width: int, outputs: int) -> Case:
+    """``rows`` rows times a matrix of ``count`` x ``width``, of which ``outputs`` columns are left."""
+    nbytes = count * width * dtype.itemsize
+    x, out = torch.randn(rows, width, device=device), torch.empty(rows, outputs, device=device)
+    weights = [torch.randn(count, width, device=device).to(dtype) for _ in range(_copies(nbytes, device))]
+    moved = nbytes + 4 * rows * (width + outputs)
+    operands = tuple((x, weight) for weight in weights)
+    return Case(f"{rows} rows, {count} x {width}", moved, 2 * rows * count * width, operands, {"out": out})
+
+
+def _qkv(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    width, heads, dim = 2048 // scale, _HEADS + 2 * _KV_HEADS, _DIM
+    for rows in sorted({min(rows, most) for rows in (1, 64, 2048)}):
+        plain = _product(device, dtype, rows, heads * dim, width, heads * dim)
+        norm, angles = torch.ones(width, device=device), torch.randn(rows, dim // 2, device=device)
+        outs = tuple(torch.empty(rows, n, dim, device=device) for n in (_HEADS, _KV_HEADS, _KV_HEADS))
+        operands = tuple((x, norm, weight, angles.cos(), angles.sin()) for x, weight in plain.operands)
+        named = {"eps": 1e-6, "layout": "half", "heads": _HEADS, "kv_heads": _KV_HEADS, "out": outs}
+        yield replace(plain, operands=operands, named=named)
+
+
+def _gate(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
+    for rows in (1, 64, 2048):
+        gate, up = (torch.randn(rows, 6144 // scale, device=device) for _ in range(2))
+        named = {"out": torch.empty_like(gate)}
+        yield Case(f"{rows} rows of {gate.shape[1]}", 12 * gate.numel(), 5 * gate.numel(), ((gate, up),), named)
 
 
 def _norm(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
@@ -139,7 +183,7 @@ def _norm(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> It
 
 
 def _decode(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
-    for rows, full in ((1, 512), (1, 4096), (32, 512)):
+    for rows, full in ((1, 512), (1, 4096), (32, 512), (128, 1024)):
         keys = full // scale
         pool, table = _pages(device, dtype, rows, keys)
         q = torch.randn(rows, _HEADS, _DIM, device=device)
@@ -175,6 +219,10 @@ def _pages(device: torch.device, dtype: torch.dtype, rows: int, keys: int) -> tu
 
 _CASES: Mapping[str, Callable[[torch.device, torch.dtype, int, int], Iterator[Case]]] = {
     "linear": _linear,
+    "fused_swiglu": _gated,
+    "fused_rmsnorm_qkv_rope": _qkv,
+    "head_argmax": _head,
+    "swiglu": _gate,
     "rms_norm": _norm,
     "paged_attention_decode": _decode,
     "paged_attention_prefill": _prefill,

@@ -23,15 +23,15 @@ def fused_qkv() -> Examples:
 
 
 def fused_rmsnorm_qkv_rope() -> Examples:
-    """Both layouts, partial rotation, biases, unlike weights."""
+    """Both layouts, partial rotation, biases, unlike weights, rows of a multiple of 16 bytes and others."""
     examples: list[tuple[tuple[Type, ...], dict[str, Attr]]] = []
-    for tokens, layout, half, biased, quantised in (
-        (3, "half", 4, False, False),
-        (1, "interleaved", 4, True, False),
-        (0, "half", 4, False, False),
-        (5, "interleaved", 2, False, True),
+    for tokens, layout, half, biased, hidden, quantised in (
+        (3, "half", 4, False, 7, False),
+        (1, "interleaved", 4, True, 7, False),
+        (0, "half", 4, False, 7, False),
+        (5, "interleaved", 2, False, 32, True),
+        (4, "half", 3, True, 16, False),
     ):
-        hidden = 32 if quantised else 7
         weights: tuple[Type, ...] = tuple(_of("f32", out, hidden) for out in (32, 16, 16))
         if quantised:
             weights = (_quant("q4_0", "f32", 32, 32), _quant("q5_1", "f32", 16, 32), _of("f16", 16, 32))
