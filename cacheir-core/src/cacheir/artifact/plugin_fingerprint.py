@@ -108,4 +108,4 @@ def _files(root: str) -> Iterator[tuple[str, str, os.stat_result]]:
                     if entry.name not in _SKIPPED:
                         waiting.append(entry.path)
                 elif entry.is_file() and not entry.name.endswith((".pyc", ".pyo")):
-                    yield os.path.relpath(entry.path, root).replace(os.sep, "/"), entry.path, entry.stat()
+                    yield entry.path[len(root) + 1 :].replace(os.sep, "/"), entry.path, entry.stat()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cacheir.errors import ArtifactDamagedError
 
@@ -90,24 +90,27 @@ def from_json(kind: type[R], value: Any, where: str) -> R:
         raise ArtifactDamagedError(f"{where} is nested too deeply") from error
 
 
-def _record(kind: Any, value: Any, where: str) -> Any:
+# Where a value stands: the file, or the place of what holds it and its name or number there. Only an error spells it.
+_Place: TypeAlias = "str | tuple[_Place, str | int]"
+
+
+def _record(kind: Any, value: Any, where: _Place) -> Any:
     if not isinstance(value, dict):
-        raise ArtifactDamagedError(f"{where} must be an object with the fields of {kind.__name__}")
-    hints = dict(_hints(kind))
-    unknown = sorted(set(value) - set(hints))
-    if unknown:
-        raise ArtifactDamagedError(f"{where} has the unknown field {unknown[0]!r}")
-    given = {}
-    for field in dataclasses.fields(kind):
-        if field.name in value:
-            given[field.name] = _value(hints[field.name], value[field.name], _join(where, field.name))
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ArtifactDamagedError(f"{where} lacks the field {field.name!r}")
+        raise ArtifactDamagedError(f"{_named(where)} must be an object with the fields of {kind.__name__}")
+    hints, needed = _hints(kind)
+    if not value.keys() <= hints.keys():
+        raise ArtifactDamagedError(f"{_named(where)} has the unknown field {min(value.keys() - hints.keys())!r}")
+    given = {name: _value(hints[name], item, (where, name)) for name, item in value.items()}
+    for name in needed:
+        if name not in given:
+            raise ArtifactDamagedError(f"{_named(where)} lacks the field {name!r}")
     return kind(**given)
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
+def _value(hint: Any, value: Any, where: _Place) -> Any:
+    if hint in _WORDS:
+        return _scalar(hint, value, where)
+    origin, arguments = _parts(hint)
     if hint is Any or hint is object:
         return value
     if origin in (Union, UnionType):
@@ -116,44 +119,47 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         others = [argument for argument in arguments if argument is not type(None)]
         if len(others) == 1:
             return _value(others[0], value, where)
-        raise TypeError(f"{where}: no reader for {hint}")
+        raise TypeError(f"{_named(where)}: no reader for {hint}")
     if origin is tuple:
         return _tuple(arguments, value, where)
     if origin in (Mapping, dict):
         if not isinstance(value, dict):
-            raise ArtifactDamagedError(f"{where} must be an object")
-        return {key: _value(arguments[1], item, _join(where, key)) for key, item in value.items()}
+            raise ArtifactDamagedError(f"{_named(where)} must be an object")
+        return {key: _value(arguments[1], item, (where, key)) for key, item in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _record(hint, value, where)
-    return _scalar(hint, value, where)
+    raise TypeError(f"{_named(where)}: no reader for {hint}")
 
 
-def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+def _tuple(arguments: tuple[Any, ...], value: Any, where: _Place) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise ArtifactDamagedError(f"{where} must be a list")
+        raise ArtifactDamagedError(f"{_named(where)} must be a list")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_value(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value))
+        return tuple(_value(arguments[0], item, (where, number)) for number, item in enumerate(value))
     if len(value) != len(arguments):
-        raise ArtifactDamagedError(f"{where} must have {len(arguments)} items, not {len(value)}")
-    return tuple(_value(hint, item, f"{where}[{number}]") for number, (hint, item) in enumerate(zip(arguments, value)))
+        raise ArtifactDamagedError(f"{_named(where)} must have {len(arguments)} items, not {len(value)}")
+    return tuple(_value(hint, item, (where, number)) for number, (hint, item) in enumerate(zip(arguments, value)))
 
 
-def _scalar(hint: Any, value: Any, where: str) -> Any:
+def _scalar(hint: Any, value: Any, where: _Place) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint not in (int, float, str, bool):
-        raise TypeError(f"{where}: no reader for {hint}")
     # bool is a subclass of int: True must not pass for a size.
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ArtifactDamagedError(f"{where} must be {_WORDS[hint]}, not {_shown(value)}")
+        raise ArtifactDamagedError(f"{_named(where)} must be {_WORDS[hint]}, not {_shown(value)}")
     return value
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-def _join(where: str, name: str) -> str:
-    return f"{where}.{name}" if where.endswith("]") or ":" in where else f"{where}: {name}"
+def _named(place: _Place) -> str:
+    if isinstance(place, str):
+        return place
+    where, step = _named(place[0]), place[1]
+    if isinstance(step, int):
+        return f"{where}[{step}]"
+    return f"{where}.{step}" if where.endswith("]") or ":" in where else f"{where}: {step}"
 
 
 def _shown(value: Any) -> str:
@@ -169,5 +175,17 @@ def _finite(text: str) -> float:
 
 
 @lru_cache(maxsize=64)
-def _hints(kind: Hashable) -> tuple[tuple[str, Any], ...]:
-    return tuple(get_type_hints(kind).items())
+def _hints(kind: Any) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The annotations of a record's fields, and the names of those without a default."""
+    hints = get_type_hints(kind)
+    needed = tuple(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    )
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}, needed
+
+
+@lru_cache(maxsize=256)
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
