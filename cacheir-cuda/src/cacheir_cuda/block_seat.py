@@ -11,6 +11,7 @@ from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir.schedule.flatten import Launch
 from cacheir_cuda.binding import BoundLaunch, Surroundings
+from cacheir_cuda.forced import forced_here
 from cacheir_cuda.kernels.triton_refusals import why_not_here
 from cacheir_cuda.layer_plan import MainPlan, NotOfTheForm, plan_main
 from cacheir_cuda.options import MATMUL_VARIABLE, CudaOptions
@@ -39,12 +40,16 @@ class BlockSeat:
         if self.reason:
             return
         for mode, launches in mains.items():
+            forced = forced_here(launches)
+            if forced:
+                self.reason = forced
+                continue
             try:
                 self._plans[mode] = plan_main(launches)
             except NotOfTheForm as found:
                 self.reason = str(found)
-        if not all(_by_triton(launches, kernels) for launches in mains.values()):
-            self.reason, self._plans = "attention runs by a kernel of another kind (--kernel)", {}
+        if not all(_by_triton(launches, kernels) for mode, launches in mains.items() if mode in self._plans):
+            self.reason, self._plans = "attention runs by a kernel of another kind", {}
 
     def takes(self, mode: str) -> bool:
         """Whether main of ``mode`` runs as blocks, so that a device graph may hold a prompt too."""
@@ -89,7 +94,7 @@ def _why_not(options: CudaOptions, asked: ExecutorOptions) -> str:
 
 
 def _by_triton(launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]) -> bool:
-    """Whether attention was left to Triton: another kernel that was forced must run."""
+    """Whether attention was left to Triton: a kernel that a hook chose must run."""
     chosen = {
         choice.kernel
         for launch in launches

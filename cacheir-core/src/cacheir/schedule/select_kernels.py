@@ -14,6 +14,7 @@ from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.row_order import meaning_varies
 from cacheir.schedule.schedule import Candidate, Choice
 
+FORCED = "forced by --kernel"  # the reason of such a choice; more may stand behind it
 REFERENCE = "reference"  # the name that ``--kernel op=reference`` takes for "no kernel at all"
 
 
@@ -165,7 +166,7 @@ def _choice(
     accepting = [kernel.spec for kernel in offered if not reasons[kernel.spec.name]]
     forced = rules.forced.get(op.name, "")
     if forced == REFERENCE or not accepting:
-        why = "forced by --kernel" if forced == REFERENCE else _nobody(offered, reasons, rules)
+        why = FORCED if forced == REFERENCE else _nobody(offered, reasons, rules)
         how = "its reference kernel" if ops[op.name].reference is not None else "its decomposition"
         if rules.batch_invariant and meaning_varies(op, ops):
             how += ", whose bits may depend on the number of rows"
@@ -173,7 +174,7 @@ def _choice(
         return Choice(rows_up_to=most, kernel="", reason=f"{why}; runs by {how}", candidates=refused)
     taken, reason = accepting[0], _reason(accepting)
     if forced in {kernel.name for kernel in accepting}:
-        taken, reason = next(kernel for kernel in accepting if kernel.name == forced), "forced by --kernel"
+        taken, reason = next(kernel for kernel in accepting if kernel.name == forced), FORCED
     elif forced:
         reason = f"{reason}; the forced {forced} {reasons[forced]}"
     elif selector is not None:

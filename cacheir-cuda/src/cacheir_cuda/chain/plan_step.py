@@ -7,6 +7,7 @@ from dataclasses import replace
 from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 from cacheir_cuda.chain.recognise import NoChain, recognise
+from cacheir_cuda.forced import forced_here
 
 NOTE = "decode_chain"
 GREEDY = "head.greedy"
@@ -25,9 +26,9 @@ def _note(program: Program) -> dict[str, object]:
     if module is None or not any(head.name == GREEDY for head in module.heads):
         return {"refused": "the program has no greedy decode step"}
     main, head = flatten(program, "decode", module.main.name), flatten(program, "decode", GREEDY)
-    forced = {launch.op.name for launch in (*main, *head) if launch.choice(1).reason.startswith("forced by --kernel")}
+    forced = forced_here((*main, *head))
     if forced:
-        return {"refused": f"--kernel chose how {', '.join(sorted(forced))} runs"}
+        return {"refused": forced}
     try:
         chain = recognise(program, main, head)
     except NoChain as reason:
