@@ -5,7 +5,7 @@
 #   rows      Qwen3-0.6B: float16, KV int8 and fp8, forced kernels, --batch-invariant's bits and cost, warm-up, memory
 #   models    Qwen3-1.7B and R1-Distill-1.5B: prompts and batches; then the decode chain's parity with 50 repeats
 #   tune      tiles of the three models' products, and the batches again with the table
-#   sanitize  compute-sanitizer's memcheck and racecheck on a tiny model's steps, launch by launch
+#   sanitize  compute-sanitizer's memcheck and racecheck: a tiny model's steps, the decode chain, kernels of single ops
 #   vllm      needs vLLM unpacked and VLLM_PYTHON: whole answers in turn, batch 128 too; adapters over its FlashAttention
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -28,6 +28,14 @@ kit() { # name, files and options of pytest
   CACHEIR_TEST_DEVICE=cuda OMP_NUM_THREADS=2 timeout 200 python3 -m pytest -q -c /dev/null --rootdir . \
     -p no:cacheprovider --import-mode=importlib -n 8 "$@" >"$OUT/$name.txt" 2>&1
   tail -n 15 "$OUT/$name.txt"
+}
+
+# The command behind tool $1 of compute-sanitizer, as part $2; all eight take 90 s beside each other.
+checked() {
+  tool=$1 part=$2
+  shift 2
+  timeout -k 2 90 compute-sanitizer --tool "$tool" --error-exitcode 9 "$@" >"$OUT/sanitized_${tool}_$part.txt" 2>&1
+  echo "$tool $part: exit status $?" >>"$OUT/sanitized_${tool}_$part.txt"
 }
 
 # Ours beside vLLM on the model $1.
@@ -65,10 +73,12 @@ tune)
   ;;
 sanitize)
   for tool in memcheck racecheck; do
-    CACHEIR_CUDA_GRAPH=0 timeout 250 compute-sanitizer --tool $tool --error-exitcode 1 \
-      python3 benchmarks/cuda/untried.py "$OUT/sanitized_$tool.json" qwen3 default "kv int8" >"$OUT/sanitizer_$tool.txt" 2>&1
-    tail -n 8 "$OUT/sanitizer_$tool.txt"
+    for part in launches graphs chain; do checked $tool $part python3 benchmarks/cuda/sanitized.py $part & done
+    CACHEIR_TEST_DEVICE=cuda checked $tool ops python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
+      --import-mode=importlib cacheir-cuda/tests/test_compiled_ops.py &
   done
+  wait
+  tail -n 4 "$OUT"/sanitized_*.txt
   ;;
 vllm)
   for name in ${MODELS:-qwen3-0.6b}; do beside "$name"; done

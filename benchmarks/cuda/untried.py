@@ -37,6 +37,12 @@ FORCED = (
     "paged_attention_decode=cuda.adapter.flashinfer_batch_decode",
     "paged_attention_decode=cuda.adapter.flashinfer_single_decode",
     "linear=cuda.triton.matmul",
+    "rms_norm=cuda.cpp.rms_norm",
+    "linear=cuda.cpp.linear",
+    "fused_swiglu=cuda.cpp.fused_swiglu",
+    "paged_attention_decode=cuda.cpp.paged_attention_decode_batched",
+    "paged_attention_decode=cuda.cpp.paged_attention_decode_reduced",
+    "fused_rmsnorm_qkv_rope=cuda.cpp.fused_rmsnorm_qkv_rope",
 )
 TOKENS = 32
 
