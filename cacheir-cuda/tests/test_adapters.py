@@ -255,8 +255,6 @@ def test_on_the_processor_no_adapter_runs(stand_ins: None, monkeypatch: pytest.M
 
 
 def test_the_experiment_is_taken_where_it_is_switched_on(stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-
     def chosen() -> str:
         launches = flatten(tiny(monkeypatch, {}).program, "decode", "main")
         return next(launch.choice(1).kernel for launch in launches if launch.op.name == DECODE)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend runs on it")
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -22,13 +20,12 @@ from cacheir_cuda.kernels import triton_fixed  # noqa: E402
 from cacheir_cuda.options import read_options  # noqa: E402
 
 IDS = [7, 3, 11, 2]
-pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled for a GPU in this run")
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 def opened(dtype: str = "float16") -> OpenedBackend:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend's kernels take its tensors")
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -22,9 +19,7 @@ from cacheir_cuda.kernels.triton_sampling import sample  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
 from cacheir_cuda.prefill_graphs import bucket_of  # noqa: E402
 
-pytestmark = [
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled for a GPU in this run"),
-]
+pytestmark = pytest.mark.usefixtures("interpreted")
 CPU = torch.device("cpu")
 
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "0" if os.environ.get("CACHEIR_TEST_DEVICE") == "cuda" else "1"
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend's kernels are torch's")
 
 from cacheir.formats.quant_array import QuantArray  # noqa: E402
@@ -31,11 +30,11 @@ HAS_TRITON = find_spec("triton") is not None
 
 
 @pytest.fixture(autouse=True)
-def on_the_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_the_processor(request: pytest.FixtureRequest, no_interpreter: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe asks for no GPU, unless the tests are run on one (CACHEIR_TEST_DEVICE=cuda)."""
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", DEVICE.type)
-    if isinstance(request.instance, BackendTests):  # there Triton's interpreter would only take time
-        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if DEVICE.type == "cpu" and isinstance(request.instance, KernelTests):  # models would only take longer
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 class TestPlugin(PluginTests):

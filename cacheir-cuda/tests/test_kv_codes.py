@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend's kernels take its tensors")
 
 from hypothesis import given, settings  # noqa: E402
@@ -21,7 +18,6 @@ from cacheir_cuda.pool import Pool  # noqa: E402
 
 CPU = torch.device("cpu")
 KINDS = ("int8", "fp8")
-interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="compiled for a GPU in this run")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,10 +59,9 @@ def test_pages_are_copied_and_written_with_their_scales(kind: str) -> None:
     assert pool.nbytes == 13 * 2 * 2 * 2 * 4 * (24 + 4)
 
 
-@interpreted
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("kind", KINDS)
 def test_triton_stores_what_torch_does(kind: str) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     from cacheir_cuda.kernels import triton_block, triton_rows
 
     one, other = pools(kind)
@@ -91,11 +86,10 @@ def same(one: Pool, other: Pool) -> None:
     assert one.read_pages([0])[0, 1].any()
 
 
-@interpreted
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("kind", KINDS)
 def test_triton_attends_to_codes_as_torch_does(kind: str) -> None:
     """Ragged prompts, then their last tokens alone; q in float32 and, as blocks hand it over, in float16."""
-    pytest.importorskip("triton", reason="Triton is not installed")
     from cacheir_cuda.kernels import triton_attention, triton_paged
 
     (pool,) = pools(kind, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and kernels are timed on its tensors")
 
 from hypothesis import given  # noqa: E402
@@ -132,10 +130,8 @@ def test_every_candidate_is_a_tile(count: int, width: int, rows: int) -> None:
     assert default_config(rows).columns == 128
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_any_candidate_s_product_is_the_product() -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("compiled for a GPU in this run")
     from cacheir_cuda.kernels.triton_tiles import product_parts
 
     x, weight = torch.randn(5, 300).half(), torch.randn(70, 300).half()
@@ -160,7 +156,6 @@ def test_a_line_through_points() -> None:
 
 def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     report = suite.run({"set": {"scale": "32"}})
     json.dumps(report, allow_nan=False)
     kernels = {row["kernel"] for row in report["rows"]}
@@ -179,6 +174,7 @@ def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pyt
 
 def test_without_a_gpu_both_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     reason = "the device is the processor" if find_spec("triton") else "Triton is not installed"
     with pytest.raises(BackendUnavailable, match=f"nothing can be tuned here: {reason}"):
         command("smollm2", tmp_path / "tiles.json", "bfloat16")

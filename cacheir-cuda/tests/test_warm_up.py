@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend runs on it")
 
 from hypothesis import given  # noqa: E402
@@ -45,7 +43,6 @@ def test_the_last_used_are_kept(most: int, keys: list[int]) -> None:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> TinyProgram:
     """Torch's kernels alone: the interpreter would only take time. Steps of 1, 2 and 4 rows are recorded."""
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     made = TinyProgram("grouped", plugin_host("cacheir_cuda.plugin"), CompileOptions(target="cuda"))
     plan = CapturePlan(mode="decode", captures=tuple(Capture(rows=rows, pieces=1) for rows in (1, 2, 4)))
     made.program.plan_notes[NOTE] = as_note(CapturePlans(modes=(plan,)))  # type: ignore[index]
