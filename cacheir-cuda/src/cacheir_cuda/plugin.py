@@ -20,7 +20,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
         BackendSpec(
             name="cuda",
             summary="PyTorch and Triton kernels for NVIDIA GPUs",
-            targets=("cuda.triton", "cuda.torch", "cuda.fixed", "cuda.cpp", "cuda.adapter"),
+            targets=("cuda.triton", "cuda.torch", "cuda.block", "cuda.fixed", "cuda.cpp", "cuda.adapter"),
             row_classes=(1,),
             capture_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             plan_steps=("cacheir_cuda.chain.plan_step:plan_decode_chain",),

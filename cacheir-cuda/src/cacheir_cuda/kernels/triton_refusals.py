@@ -51,7 +51,7 @@ def check_compiled(kernels: Mapping[str, KernelSpec], device: str) -> None:
     """Raise UsageError where a program that was compiled for a GPU is to run on the processor."""
     compiled = [name for name in kernels if name.startswith("cuda.cpp.")]
     if os.environ.get("TRITON_INTERPRET") != "1":
-        compiled += [name for name in kernels if name.startswith(("cuda.triton.", "cuda.fixed."))]
+        compiled += [name for name in kernels if name.startswith(("cuda.triton.", "cuda.block.", "cuda.fixed."))]
     if device == "cpu" and compiled:
         raise UsageError(
             f"{compiled[0]} is for a GPU, and the device is the processor",

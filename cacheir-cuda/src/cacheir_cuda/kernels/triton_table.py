@@ -26,6 +26,15 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("paged_attention_prefill", "triton_paged:paged_attention_prefill", (), "rows", 0),
 )
 
+# What blocks are made of: a model of the usual form runs by them without being asked, a single op where --kernel says.
+BLOCK_TARGET = "cuda.block"
+_BLOCK_KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
+    ("linear", "triton_parts:linear", LINEAR_LAYOUTS, "rows", 0),
+    ("fused_swiglu", "triton_parts:fused_swiglu", SWIGLU_LAYOUTS, "rows", 0),
+    ("add_rms_norm", "triton_parts:add_rms_norm", ("", "", "f32"), "rows", 0),
+    ("fused_rmsnorm_qkv_rope", "triton_parts:fused_rmsnorm_qkv_rope", NORM_QKV_LAYOUTS, "rows", 0),
+    ("paged_attention_decode", "triton_parts:paged_attention_decode", (), "rows", 0),
+)
 
 # What --batch-invariant takes; of the others, these alone give a row the same bits in any company.
 FIXED_TARGET = "cuda.fixed"
@@ -46,6 +55,8 @@ def triton_kernels() -> Iterator[KernelSpec]:
     """The records, for the kernels hook."""
     for op, place, layouts, refusal, most in _KERNELS:
         yield _record(TARGET, op, place, layouts, refusal, most, "fixed" if op in _FIXED else "varies")
+    for op, place, layouts, refusal, most in _BLOCK_KERNELS:
+        yield _record(BLOCK_TARGET, op, place, layouts, refusal, most, "varies")
     for op, place, layouts, refusal, most in _FIXED_KERNELS:
         yield _record(FIXED_TARGET, op, place, layouts, refusal, most, "fixed")
 
@@ -61,8 +72,8 @@ def _record(
         dtypes=() if op == "kv_append" else ("f32",),
         refuses=f"cacheir_cuda.kernels.triton_refusals:{refusal}",
         writes_out=op != "kv_append",
-        in_place=op == "add_rms_norm",
-        in_place_over=(0, 1) if op == "add_rms_norm" else (),
+        in_place=op == "add_rms_norm" and target == TARGET,
+        in_place_over=(0, 1) if op == "add_rms_norm" and target == TARGET else (),
         layouts=layouts,
         weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
         row_order=row_order,
