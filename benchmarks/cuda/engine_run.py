@@ -214,7 +214,7 @@ def start(folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         artifact = Path(place) / "model.cacheir"
         subprocess.run(
-            [sys.executable, "-m", "cacheir", "compile", str(folder), "--backend", "cuda", "--output", str(artifact)],
+            [sys.executable, "-m", "cacheir", "compile", str(folder), "--target", "cuda", "--output", str(artifact)],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         samples = []

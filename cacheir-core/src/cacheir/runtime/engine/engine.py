@@ -30,8 +30,9 @@ from cacheir.runtime.request import check_length
 
 NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
-# So many steps of a row are applied in one go while the executor runs ahead: few enough to do it meanwhile.
-APPLY_EVERY = 8
+# While the executor runs ahead, tokens are applied once there are so many, and those of at most so many steps: after
+# the last step the device waits for the host, so little may be left for then.
+APPLY_TOKENS, APPLY_STEPS = 16, 8
 
 
 class Engine:
@@ -42,8 +43,7 @@ class Engine:
     ``share_duplicates`` every job is computed for itself, whatever the job says.
 
     Where the executor overlaps (``Capabilities.overlaps``), what a step brought is told, and the step after next is
-    planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``. A step of few
-    rows (``overlap_rows``) is told of at once.
+    planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Engine:
         """
         tokens: list[list[int]] = [[] for _ in step.rows]
         errors: dict[int, str] = {}
-        steps = 0
+        steps, every = 0, max(1, min(APPLY_STEPS, APPLY_TOKENS // len(step.rows)))
 
         def sink(rows: Sequence[RowOutput]) -> None:
             nonlocal steps
@@ -279,7 +279,7 @@ class Engine:
                 elif result.token is not None and result.slot not in errors:
                     tokens[result.slot].append(result.token)
             steps += 1
-            if steps % APPLY_EVERY == 0:
+            if steps % every == 0:
                 self._take_ahead(plan, tokens)
 
         self.state.outbox.flush()
