@@ -45,6 +45,14 @@ def test_the_variable_names_the_usual_backend(monkeypatch):
         choose_backend(Backends(cpu=None, cuda="no driver"), "auto")
 
 
+def test_a_backend_that_cannot_work_here_may_be_named_by_who_only_looks():
+    for asked, demanded in (("cuda", ""), ("auto", "cuda")):
+        choice = choose_backend(Backends(cpu=None, cuda="no driver"), asked, demanded=demanded, to_run=False)
+        assert (choice.name, choice.refusal) == ("cuda", "no driver")
+    assert choose_backend(Backends(cpu=None, cuda="no driver"), "auto", to_run=False).name == "cpu"
+    assert choose_backend(Backends(cpu=None), "cpu", to_run=False).refusal == ""
+
+
 def test_auto_takes_the_first_that_can_work_and_the_reference_last():
     choice = choose_backend(Backends(cpu=None, cuda="no driver", native="not built"), "auto")
     assert choice.name == "cpu" and choice.refusals == {"cuda": "no driver", "native": "not built"}

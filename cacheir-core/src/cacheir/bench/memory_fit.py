@@ -16,6 +16,7 @@ from cacheir.errors import BackendError, UsageError
 from cacheir.models.find_model import find_path
 from cacheir.models.imported import ImportedModel
 from cacheir.plugins.installation import Installation
+from cacheir.plugins.inventory import probe
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import BackendSpec
 from cacheir.runtime.executor import ExecutorOptions, MemoryForecast, MemoryUse
@@ -102,7 +103,8 @@ class MemoryPlanner:
             page_tokens=demand.page_tokens,
             installation=self.installation,
         )
-        resolve(self.backend.executor)(options).close()  # a UsageError of its own for a KV format that it has not
+        if probe(self.backend) is None:  # else the plan is for another machine
+            resolve(self.backend.executor)(options).close()  # a UsageError of its own for a KV format that it has not
         positions = demand.concurrency * pages_for(demand.context, demand.page_tokens) * demand.page_tokens
         limits = StepLimits(max_rows=demand.concurrency, max_tokens=program.max_tokens, chunk_tokens=program.max_tokens)
         pages = group_pages(program, positions, demand.page_tokens, limits)

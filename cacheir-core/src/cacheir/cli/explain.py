@@ -61,7 +61,7 @@ def explain_command(
         quant=quant,
         batch_invariant=batch_invariant,
     )
-    artifact = _opened(model, backend, options)
+    artifact, refusal = _opened(model, backend, options, to_run=measure)
     if pass_name:
         if node or measure:
             raise UsageError("--pass is about the compile, and --node and --measure about the step", hint="give one")
@@ -79,6 +79,15 @@ def explain_command(
     count = threads or settings.count("CACHEIR_THREADS") or usable_cores()
     shape = step_shape(artifact, mode, rows=rows, tokens=tokens, context=context)
     calibration, missing = load_calibration(settings.cache_dir())
+    if refusal:  # nor are this machine's rates those of the device
+        name = artifact.program.backend
+        calibration, missing = (
+            None,
+            (
+                f"the backend {name} cannot work here ({refusal}), so floors, predictions and times are left out: they "
+                f"need its device. Kernels, candidates, bytes and operations are the program's own"
+            ),
+        )
     times = None
     if measure:
         say(f"timing a {mode} step on {artifact.program.backend} with {count} threads")
@@ -96,14 +105,17 @@ def explain_command(
         say(missing)
 
 
-def _opened(model: str, backend: str, options: CompileOptions) -> Artifact:
-    """The artifact; UsageError for compile options on one that is compiled already."""
+def _opened(model: str, backend: str, options: CompileOptions, *, to_run: bool) -> tuple[Artifact, str]:
+    """The artifact, and why its backend cannot work here; UsageError for compile options on what is compiled already.
+
+    Raises BackendUnavailable where the backend cannot work here and the program is ``to_run``.
+    """
     path = find_path(model, default())
     demanded = read_card(path).backend if layout.is_artifact(path) else ""
-    choice = choose_backend(default(), backend, demanded=demanded)
+    choice = choose_backend(default(), backend, demanded=demanded, to_run=to_run)
     if demanded and options != CompileOptions():
         raise UsageError(
             f"{model} is an artifact: it was compiled already",
             hint="--kernel, --max-seq, --precise, --quant and --batch-invariant are for models; compile it again",
         )
-    return open_program(path, replace(options, target=choice.name), progress=say)
+    return open_program(path, replace(options, target=choice.name), progress=say), choice.refusal

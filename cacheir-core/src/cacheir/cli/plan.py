@@ -14,7 +14,7 @@ from cacheir.bench.environment import memory as machine_memory
 from cacheir.bench.environment import resident_memory_bytes
 from cacheir.bench.memory_fit import Demand, MemoryPlan, MemoryPlanner
 from cacheir.cli import model_options
-from cacheir.cli.output import memory_text, print_json, table
+from cacheir.cli.output import memory_text, print_json, say, table
 from cacheir.cli.sizes import parse_size
 from cacheir.errors import UsageError
 from cacheir.models.find_model import find_path
@@ -47,7 +47,14 @@ def plan(
     """Say what a model will take: weights, keys and values, buffers; whether it fits, and what would make it fit."""
     path = find_path(model, default())
     card = read_card(path) if layout.is_artifact(path) else None
-    choice = choose_backend(default(), backend, demanded=card.backend if card else "")
+    choice = choose_backend(default(), backend, demanded=card.backend if card else "", to_run=False)
+    if choice.refusal and not memory:
+        raise UsageError(
+            f"the backend {choice.name} cannot work here ({choice.refusal}), so what is free here says nothing of it",
+            hint="give --memory: what the other machine has",
+        )
+    if choice.refusal:
+        say(f"the backend {choice.name} cannot work here ({choice.refusal}): this is a plan for another machine")
     spec = default().backends[choice.name]
     available = parse_size(memory, "--memory") if memory else _free()
     resolve(spec.executor)  # its imports are part of what the process takes before it opens anything

@@ -19,7 +19,8 @@ LAST_RESORT = "cpu"
 
 @dataclass(frozen=True, kw_only=True)
 class BackendChoice:
-    """``refusals`` maps the backends that were asked first to what their probes said."""
+    """``refusals`` maps the backends that were asked first to what their probes said, the chosen one where it cannot
+    work here."""
 
     name: str
     reason: str
@@ -28,11 +29,17 @@ class BackendChoice:
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
 
+    @property
+    def refusal(self) -> str:
+        """Why the backend cannot work here, "" where it can."""
+        return self.refusals.get(self.name, "")
 
-def choose_backend(installation: Installation, asked: str, *, demanded: str = "") -> BackendChoice:
+
+def choose_backend(installation: Installation, asked: str, *, demanded: str = "", to_run: bool = True) -> BackendChoice:
     """The backend for ``asked``, a name or ``auto``; ``demanded`` is what an artifact was compiled for.
 
-    Where neither names one, ``CACHEIR_BACKEND`` may.
+    Where neither names one, ``CACHEIR_BACKEND`` may. Without ``to_run`` one that is named need not work here: a
+    program is only looked at.
 
     Raises UsageError where the two differ, BackendUnavailable with the probes' reasons where none can work.
     """
@@ -44,15 +51,12 @@ def choose_backend(installation: Installation, asked: str, *, demanded: str = ""
                 f"the artifact was compiled for the backend {demanded}, not {asked}",
                 hint=f"compile the model again with --target {asked}",
             )
-        _check(find_backend(installation, demanded))
-        return BackendChoice(name=demanded, reason="the artifact was compiled for it", refusals={})
+        return _named(find_backend(installation, demanded), "the artifact was compiled for it", to_run)
     if asked != "auto":
-        _check(find_backend(installation, asked))
-        return BackendChoice(name=asked, reason="it was asked for", refusals={})
+        return _named(find_backend(installation, asked), "it was asked for", to_run)
     usual = settings.name("CACHEIR_BACKEND")
     if usual != "auto":
-        _check(find_backend(installation, usual))
-        return BackendChoice(name=usual, reason="CACHEIR_BACKEND names it", refusals={})
+        return _named(find_backend(installation, usual), "CACHEIR_BACKEND names it", to_run)
     refusals: dict[str, str] = {}
     for name in sorted(installation.backends.names(), key=lambda name: (name == LAST_RESORT, name)):
         refusal = probe(find_backend(installation, name))
@@ -66,10 +70,12 @@ def choose_backend(installation: Installation, asked: str, *, demanded: str = ""
     )
 
 
-def _check(backend: BackendSpec) -> None:
+def _named(backend: BackendSpec, reason: str, to_run: bool) -> BackendChoice:
     refusal = probe(backend)
-    if refusal is not None:
+    if refusal is not None and to_run:
         raise BackendUnavailable(
             f"the backend {backend.name} cannot work here: {refusal}",
             hint="cacheir plugins doctor says more; --backend auto takes what can work",
         )
+    refusals = {} if refusal is None else {backend.name: refusal}
+    return BackendChoice(name=backend.name, reason=reason, refusals=refusals)
