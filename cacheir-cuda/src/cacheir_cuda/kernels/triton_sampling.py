@@ -174,7 +174,8 @@ def _choose(logits, mask, peaks, temperature, top_k, top_p, min_p, seed, positio
         equal = tl.where(threshold < of_k, 1e9, equal)
         share = _count_bound(top_k, first, top_p, of_k, row, tiles, True, TILES)
         last = tl.exp((threshold | -2147483648).to(tl.float32, bitcast=True))
-        room = tl.ceil((share - _column(second, row, tiles, 1, tiles, TILES)) / tl.maximum(last, 1e-38))
+        # A token of less than 1e-30 has no share that float32 could tell beside the largest's 1: one fits, or all do.
+        room = tl.ceil((share - _column(second, row, tiles, 1, tiles, TILES)) / tl.maximum(last, 1e-30))
         equal = tl.where(share >= 0, tl.minimum(equal, tl.maximum(room, 1.0)), equal)
         same = (bits == threshold) & (bits < _NOTHING)
         earlier = _column(second, row, tiles, 2, tile, TILES)
