@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from cacheir.errors import OutOfPages
+from cacheir.quick_dataclass import dataclass
 
 PageTable = tuple[int, ...]
 # In a table, in the place of a page that was given back: its positions lie behind the window.

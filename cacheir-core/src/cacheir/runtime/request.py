@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from cacheir.errors import RequestError, RequestTooLong
+from cacheir.quick_dataclass import dataclass
 from cacheir.runtime.sampling import SamplingParams
 
 
