@@ -77,7 +77,7 @@ class CompileWork:
         installed = installation or default()
         check_options(options)
         backend = find_backend(installed, options.target)
-        check_backend_options(backend, options.backend_options)
+        check_backend_options(backend, options.backend_options, backends=installed.backends)
         cache = settings.cache_dir()
         program_cache.remove_unfinished(cache)
         return cls(
@@ -301,10 +301,14 @@ class CompileWork:
     def write(self, compiled: Compiled, place: Path, *, with_location: bool, materialise: bool) -> Artifact:
         """Put the program on disk and tell the observers."""
         from cacheir.artifact.write import Contents, write_artifact
+        from cacheir.plugins.ref import resolve
 
         self.progress(f"writing {place}")
         lock, weights = compiled.lock, None
+        carried: Mapping[str, bytes] = {}
         if materialise:
+            carries = self.installation.backends[compiled.program.backend].carries
+            carried = resolve(carries)() if carries is not None else {}
             weights = self.in_memory(compiled, place).open_weights()
             lock = replace(lock, content=weights.content_hash())
         contents = Contents(
@@ -315,6 +319,7 @@ class CompileWork:
             root=compiled.root,
             with_location=with_location,
             weights=weights,
+            carried=carried,
         )
         write_artifact(contents, place, replace_existing=with_location)
         if weights is not None:

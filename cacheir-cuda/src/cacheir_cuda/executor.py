@@ -37,6 +37,7 @@ from cacheir_cuda.binding import Surroundings
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of
+from cacheir_cuda.chain.cubins import keep_carried
 from cacheir_cuda.chain.seat import ChainSeat
 from cacheir_cuda.decode_graphs import DecodeGraphs, one_step, step_by_step, why_no_replay, why_uncapturable
 from cacheir_cuda.jit_watch import JitWatch
@@ -79,6 +80,7 @@ class CudaExecutor:
         self._watch = JitWatch(self._own.jit_after_warmup)
         self._misses: Counter[str] = Counter()
         self._chain = ChainSeat()
+        self._refused_cubins = keep_carried(options.carried)
 
     def load(self, program: Program, weights: WeightStore) -> None:
         """Flatten the program and make its weights resident.
@@ -220,6 +222,7 @@ class CudaExecutor:
             "staging_dropped": sum(each.dropped for each in caches),
             **self._watch.counters(),
             **self._chain.counters(),
+            **{f"carried_refused: {reason}": 1 for reason in self._refused_cubins},
             **{f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())},
         }
 

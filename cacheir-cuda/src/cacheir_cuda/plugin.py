@@ -30,6 +30,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             rates="cacheir_cuda.transfer_rates:transfer_rates",
             options="cacheir_cuda.options:CudaOptions",
             instruction_set="cacheir_cuda.options:choices_text",
+            carries="cacheir_cuda.chain.cubins:carried",
         ),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 
 from cacheir import settings
+from cacheir.artifact import layout
 from cacheir.artifact.card import Card
 from cacheir.artifact.lock import Lock, learn_content
 from cacheir.artifact.pass_files import read_records
@@ -43,6 +44,12 @@ class Artifact:
     notes: tuple[str, ...] = ()
     origin: str = "artifact"
     made_records: tuple[PassRecord, ...] = ()
+
+    @property
+    def carried(self) -> Path | None:
+        """The folder of what the backend sent with the weights, None where it sent nothing. Not to be believed."""
+        folder = self.path / layout.CARRIED
+        return folder if folder.is_dir() else None
 
     def records(self) -> tuple[PassRecord, ...]:
         """What each pass did, from the folder unless it was just compiled."""

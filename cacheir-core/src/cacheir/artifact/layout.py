@@ -20,6 +20,7 @@ TENSORS = "weights/weights.safetensors"
 TOKENIZER = "tokenizer/tokenizer_source.json"
 GENERATION = "tokenizer/generation.json"
 TOKENIZER_FILES = "tokenizer/files"
+CARRIED = "kernels"
 
 # Not listed in artifact.json, each with its own seal: lock.json learns the content hash at the first load, the other
 # two say when and where the compile ran.

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cacheir.artifact import layout
@@ -36,7 +36,7 @@ class Contents:
     """What goes into an artifact. ``card.files`` is filled in while writing.
 
     ``root`` is the model's folder; the artifact names it only with ``with_location``. ``weights`` is given where the
-    weights are to be written into the artifact.
+    weights are to be written into the artifact, ``carried`` what the backend sends with them.
     """
 
     program: Program
@@ -46,6 +46,7 @@ class Contents:
     root: Path
     with_location: bool = True
     weights: WeightStore | None = None
+    carried: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def write_artifact(contents: Contents, path: Path, *, replace_existing: bool = True) -> tuple[Card, Manifest]:
@@ -102,6 +103,8 @@ def _files(contents: Contents) -> Iterator[tuple[str, bytes]]:
     yield layout.GENERATION, json_bytes(to_json(program.generation))
     for name, path in sorted((program.tokenizer.files if program.tokenizer else {}).items()):
         yield f"{layout.TOKENIZER_FILES}/{name}", _read_model_file(path)
+    for name, data in sorted(contents.carried.items()):
+        yield f"{layout.CARRIED}/{name}", data
     yield layout.LOCK, lock_bytes(contents.lock)
     if contents.with_location and contents.weights is None:
         yield layout.LOCATION, sealed_bytes({"root": str(contents.root.resolve())})
@@ -147,14 +150,15 @@ def _partial_folder(path: Path) -> Iterator[Path]:
     """A folder beside ``path`` that is removed unless it was moved; leftovers of compiles that died go first."""
     folder = partial_path(path)
     remove_leftovers(path)
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(writing(folder, Path.mkdir))
+        except OSError as error:
+            raise write_error(folder, error) from error
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _move(folder: Path, path: Path, replace_existing: bool) -> None:
@@ -163,20 +167,21 @@ def _move(folder: Path, path: Path, replace_existing: bool) -> None:
     Between looking and moving another process may put its own there, or move ours aside: then this looks again.
     """
     aside = aside_path(folder)
-    for attempt in range(_MOST_MOVES):
-        try:
-            if path.exists():
+    with ExitStack() as held:
+        for attempt in range(_MOST_MOVES):
+            try:
+                if path.exists():
+                    if not replace_existing and layout.is_artifact(path):
+                        return
+                    held.enter_context(writing(aside, lambda made: os.rename(path, made)))
+                os.rename(folder, path)
+                return
+            except OSError as error:
+                if aside.exists() and not path.exists():
+                    os.rename(aside, path)
                 if not replace_existing and layout.is_artifact(path):
-                    return
-                os.rename(path, aside)
-            os.rename(folder, path)
-            return
-        except OSError as error:
-            if aside.exists() and not path.exists():
-                os.rename(aside, path)
-            if not replace_existing and layout.is_artifact(path):
-                return  # another process was faster, with the same content
-            if error.errno not in _TAKEN or attempt + 1 == _MOST_MOVES:
-                raise ArtifactError(f"cannot put the artifact at {path}: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+                    return  # another process was faster, with the same content
+                if error.errno not in _TAKEN or attempt + 1 == _MOST_MOVES:
+                    raise ArtifactError(f"cannot put the artifact at {path}: {error.strerror or error}") from error
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)

@@ -24,7 +24,9 @@ class BackendSpec:
 
     ``memory(program, options, pages)`` foretells what the executor will own with ``pages`` KV pages in each group; it
     reads no weight and opens no device. ``rates()`` measures what only the backend can of its device, for ``cacheir
-    profile --calibrate``: name -> number, the unit in the name (``h2d_bytes_per_s``).
+    profile --calibrate``: name -> number, the unit in the name (``h2d_bytes_per_s``). ``carries()`` gives files, by
+    name, that an artifact with its weights takes along; the executor finds them in ``ExecutorOptions.carried``, and
+    must not believe them.
     """
 
     name: str  # "cpu", "cuda"
@@ -40,6 +42,7 @@ class BackendSpec:
     rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
     # A frozen dataclass of what ExecutorOptions.extra may hold, whose ``__post_init__`` refuses values by UsageError.
     options: Lazy[type] | None = None
+    carries: Lazy[Callable[[], Mapping[str, bytes]]] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cacheir.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from cacheir.plugins.installation import Installation
@@ -150,7 +152,8 @@ class ExecutorOptions:
     """How an executor is opened. ``threads`` 0 means as many as the process may use, at most ``MOST_THREADS``.
 
     ``extra`` are the backend's own options, fields of ``BackendSpec.options``. ``installation`` is where ops and
-    kernels are looked up, None for the process's.
+    kernels are looked up, None for the process's. ``carried`` is the folder of what ``BackendSpec.carries`` gave when
+    the artifact was made, or of what somebody else put there.
     """
 
     threads: int = 0
@@ -160,6 +163,7 @@ class ExecutorOptions:
     unfuse: tuple[str, ...] = ()  # node names to run by their decomposition
     extra: Mapping[str, Any] = field(default_factory=dict)
     installation: Installation | None = field(default=None, compare=False, repr=False)
+    carried: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.threads <= MOST_THREADS:

@@ -77,6 +77,7 @@ def open_anything(
         batch_invariant=artifact.card.options.batch_invariant,
         extra=extra,
         installation=installation,
+        carried=artifact.carried,
     )
     executor: Executor = resolve(backend.executor)(executor_options)
     try:

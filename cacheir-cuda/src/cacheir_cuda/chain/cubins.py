@@ -15,11 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cacheir.errors import BackendUnavailable
+from cacheir import settings
+from cacheir.errors import ArtifactError, BackendUnavailable
+from cacheir.weights.atomic_file import write_file
 
 CHAIN = "decode_chain"  # the cubin of the decode chain for one row; each is named for the source that it is made of
 FOLDER = Path(__file__).resolve().parent.parent / "cubins"
 MANIFEST = "manifest.json"
+LARGEST = 64 << 20  # bytes
 HINT = "build them with CMake and nvcc 13 (cacheir-cuda/README.md), or run on the Triton and torch kernels as now"
 
 
@@ -27,9 +30,43 @@ CACHE_VARIABLE = "CACHEIR_CUDA_CUBINS"
 
 
 def other_folders() -> tuple[Path, ...]:
-    """The folder that ``CACHEIR_CUDA_CUBINS`` names."""
+    """The folder that ``CACHEIR_CUDA_CUBINS`` names, and that of what came with artifacts, in the cache."""
     named = os.environ.get(CACHE_VARIABLE)
-    return (Path(named),) if named else ()
+    return (*((Path(named),) if named else ()), settings.cache_dir() / "cubins")
+
+
+def carried(folder: Path = FOLDER) -> dict[str, bytes]:
+    """The cubins of this installation by name, for an artifact to take along; none where none are built."""
+    try:
+        cubins = read_manifest(folder)
+    except BackendUnavailable:
+        return {}
+    images = {cubin.name: _read(folder / cubin.name) for cubin in cubins}
+    return {name: image for name, image in images.items() if image is not None}
+
+
+def keep_carried(folder: Path | None, installed: Path = FOLDER) -> tuple[str, ...]:
+    """Keep in the cache what an artifact brought in ``folder`` and the installation lacks; why not, a sentence each.
+
+    Nothing that is brought is believed: its hash must stand in the manifest of the installed package.
+    """
+    if folder is None:
+        return ()
+    try:
+        known = {cubin.name: cubin for cubin in read_manifest(installed)}
+    except BackendUnavailable as reason:
+        return (f"what the artifact brought is not loaded: {reason}",)
+    refused = []
+    for path in sorted(folder.glob("*.cubin")):
+        cubin, image = known.get(path.name), _read(path)
+        if cubin is None or image is None or hashlib.sha256(image).hexdigest() != cubin.sha256:
+            refused.append(f"the artifact's {path.name} is none that the installed package's manifest names")
+        elif _read(installed / path.name) is None:
+            try:
+                write_file(settings.cache_dir() / "cubins" / path.name, image)
+            except ArtifactError as error:
+                refused.append(f"the artifact's {path.name} is not kept: {error}")
+    return tuple(refused)
 
 
 @dataclass(frozen=True)
@@ -105,8 +142,8 @@ def load_cubin(
 
 
 def _read(path: Path) -> bytes | None:
-    """The file's bytes, None where there is no file that can be read."""
+    """The file's bytes, None where there is no plain file of a cubin's size that can be read."""
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path.is_file() and path.stat().st_size <= LARGEST else None
     except OSError:
         return None
