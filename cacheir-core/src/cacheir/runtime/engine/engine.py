@@ -30,9 +30,9 @@ from cacheir.runtime.request import check_length
 
 NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
-# While the executor runs ahead, tokens are applied once there are so many, and those of at most so many steps: after
-# the last step the device waits for the host, so little may be left for then.
-APPLY_TOKENS, APPLY_STEPS = 16, 8
+# While the executor runs ahead, tokens of so many steps are applied in one go, which costs less than one by one; near
+# the end of half the steps that are left, since after the last one the device waits for the host.
+APPLY_STEPS = 8
 
 
 class Engine:
@@ -269,18 +269,19 @@ class Engine:
         """
         tokens: list[list[int]] = [[] for _ in step.rows]
         errors: dict[int, str] = {}
-        steps, every = 0, max(1, min(APPLY_STEPS, APPLY_TOKENS // len(step.rows)))
+        steps, due = 0, min(APPLY_STEPS, plan.ahead // 2)
 
         def sink(rows: Sequence[RowOutput]) -> None:
-            nonlocal steps
+            nonlocal steps, due
             for result in rows:
                 if result.error is not None:
                     errors.setdefault(result.slot, result.error)
                 elif result.token is not None and result.slot not in errors:
                     tokens[result.slot].append(result.token)
             steps += 1
-            if steps % every == 0:
+            if steps >= due:
                 self._take_ahead(plan, tokens)
+                due = steps + max(1, min(APPLY_STEPS, (plan.ahead - steps) // 2))
 
         self.state.outbox.flush()
         self.state.outbox.holds = False
