@@ -1,0 +1,440 @@
+"""The CUDA C++ kernels for several rows on a GPU, each beside float32 torch, then whole steps and their times.
+
+python rows_chain.py CUBIN MODEL PART: PART is products, attention, prompt, ends, step, times or kernels.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from eager_reference import EagerDecoder
+from random_models import SHAPES, parameters
+from torch import Tensor
+
+from cacheir.ir.types import KVType
+from cacheir_cuda.chain import rows_tiles, tiles
+from cacheir_cuda.chain.driver_calls import Driver
+from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
+from cacheir_cuda.chain.packing import pack
+from cacheir_cuda.chain.recognise import Chain, ChainLayer
+from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
+from cacheir_cuda.pool import Pool
+
+PAGE_TOKENS, MAX_SEQ, EPS = 16, 2304, 1e-6
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Weights:
+    """Stands for ``Residents``: tensors by name, in the layout that is asked for."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors, self._made = tensors, {}
+
+    def get(self, layout: str, recipes: Sequence[str]) -> Tensor:
+        key = (layout, tuple(recipes))
+        if key not in self._made:
+            parts = [self._tensors[name] for name in recipes]
+            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+            if layout == "f32":
+                joined = joined.float()
+            elif layout.startswith("fragments"):
+                kind, rows, count, warps = layout.split()[1:5]
+                joined = pack(joined, tiles.Tile(kind, int(rows), int(count), int(warps), "", 1, 0))
+            self._made[key] = joined
+        return self._made[key]
+
+
+class Bench:
+    """A model of ``layers`` layers of the named shape with random weights, its kernels and pages."""
+
+    def __init__(self, cubin: Path, name: str, layers: int = 0, pages: int = 1100) -> None:
+        family, shape = SHAPES[name]
+        self.shape, self.layers = shape, layers or shape.layers
+        self.tensors = random_tensors(name, self.layers)
+        self.chain = chain_of(family, shape, self.layers)
+        torch.zeros(1, device=DEVICE)
+        self.driver = Driver()
+        self.module = self.driver.load(cubin.read_bytes())
+        self.functions: dict[str, Any] = {}
+        kind = KVType(self.layers, shape.kv_heads, shape.head_dim, "bf16")
+        self.pool = Pool(kind, range(self.layers), pages, PAGE_TOKENS, DEVICE)
+        self.buffers = RowsBuffers(self.chain, DEVICE, MAX_SEQ)
+        self.step = RowsStep(self.chain, ChainWeights(self.chain, Weights(self.tensors)), self.buffers, self.pool)
+
+    def launch(self, launches: Sequence[KernelLaunch], stream: int | None = None) -> None:
+        on = torch.cuda.current_stream().cuda_stream if stream is None else stream
+        for one in launches:
+            if one.kernel not in self.functions:
+                self.functions[one.kernel] = self.driver.function(self.module, one.kernel, one.shared_bytes)
+            function = self.functions[one.kernel]
+            self.driver.launch(function, one.blocks, one.threads, one.shared_bytes, on, one.arguments)
+
+    def timed(
+        self, launches: Sequence[KernelLaunch], reset: Callable[[], object] = lambda: None, repeats: int = 30
+    ) -> float:
+        """Median milliseconds of a graph of ``launches``; ``reset`` comes before each replay."""
+        stream = torch.cuda.Stream()
+        self.launch(launches, stream.cuda_stream)  # functions are found outside the capture
+        stream.synchronize()
+        self.driver.begin_capture(stream.cuda_stream)
+        self.launch(launches, stream.cuda_stream)
+        graph = self.driver.end_capture(stream.cuda_stream)
+        times = []
+        for _ in range(repeats + 3):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            with torch.cuda.stream(stream):
+                reset()
+            begin.record(stream)
+            self.driver.replay(graph, stream.cuda_stream)
+            end.record(stream)
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+        self.driver.destroy([graph])
+        return statistics.median(times[3:])
+
+    def inputs(self, positions: Sequence[int], seed: int = 0, starts: Sequence[int] | None = None) -> RowsInputs:
+        """Rows at ``positions``, each sequence's pages in no order; ``starts`` are the sequences' first rows."""
+        drawn = torch.Generator().manual_seed(seed)
+        begins = list(starts) if starts is not None else [*range(len(positions)), len(positions)]
+        width = max(positions) // PAGE_TOKENS + 2
+        pages = torch.randperm(self.pool.pages, generator=drawn)[: width * (len(begins) - 1)]
+        table = pages.view(-1, width).to(torch.int32)
+        slots = []
+        for sequence, (first, last) in enumerate(zip(begins, begins[1:])):
+            for row in range(first, last):
+                place = positions[row]
+                slots.append(int(table[sequence, place // PAGE_TOKENS]) * PAGE_TOKENS + place % PAGE_TOKENS)
+        tokens = torch.randint(3, self.chain.vocabulary, (len(positions),), generator=drawn)
+
+        def put(values: Any) -> Tensor:
+            return torch.as_tensor(values, dtype=torch.int32).to(DEVICE)
+
+        given = None if starts is None else put(begins)
+        return RowsInputs(put(tokens), put(positions), put(slots), put(table), given)
+
+
+def random_tensors(name: str, layers: int) -> dict[str, Tensor]:
+    """The tensors of the first ``layers`` layers, as ``random_models`` draws them."""
+    generator = torch.Generator(DEVICE).manual_seed(7)
+    made = {}
+    for key, size, mean in parameters(name):
+        if not key.startswith("model.layers.") or int(key.split(".")[2]) < layers:
+            drawn = torch.randn(size, generator=generator, device=DEVICE) * (0.1 if mean else 0.02) + mean
+            made[key] = drawn.to(torch.bfloat16)
+    return made
+
+
+def chain_of(family: str, shape: Any, layers: int) -> Chain:
+    """The chain that the recogniser finds in this model."""
+
+    def layer(number: int) -> ChainLayer:
+        at = f"model.layers.{number}"
+        q, k, v = (f"{at}.self_attn.{part}_proj" for part in "qkv")
+        normed = family == "qwen3"
+        return ChainLayer(
+            number=number, norm=f"{at}.input_layernorm.weight", qkv=(f"{q}.weight", f"{k}.weight", f"{v}.weight"),
+            biases=() if normed else (f"{q}.bias", f"{k}.bias", f"{v}.bias"),
+            q_norm=f"{at}.self_attn.q_norm.weight" if normed else "",
+            k_norm=f"{at}.self_attn.k_norm.weight" if normed else "", output=f"{at}.self_attn.o_proj.weight",
+            feed_forward_norm=f"{at}.post_attention_layernorm.weight",
+            gate_up=(f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight"), down=f"{at}.mlp.down_proj.weight",
+        )  # fmt: skip
+
+    factors = (1.0,) * (shape.head_dim // 2)
+    turn = {"dims": shape.head_dim, "theta": shape.rope_theta, "factors": factors, "magnitude": 1.0}
+    return Chain(
+        hidden=shape.hidden, feed_forward=shape.feed_forward, heads=shape.heads, kv_heads=shape.kv_heads,
+        vocabulary=shape.vocab, eps=EPS, scale=shape.head_dim**-0.5, turn=tuple(turn.items()),
+        embedding="model.embed_tokens.weight", final_norm="model.norm.weight",
+        head="model.embed_tokens.weight" if shape.tied else "lm_head.weight",
+        layers=tuple(layer(number) for number in range(layers)),
+    )  # fmt: skip
+
+
+def compare(name: str, found: Tensor, expected: Tensor, allowed: float = 0.01) -> None:
+    """One line: the largest error relative to the largest value, and where the first wrong value is."""
+    found, expected = found.float(), expected.float()
+    error = (found - expected).abs()
+    relative = float(error.max() / expected.abs().max())
+    wrong = (~(error <= allowed * expected.abs().max())).nonzero()
+    where = "" if not len(wrong) else f" FIRST WRONG {wrong[0].tolist()} of {len(wrong)}: {list(expected.shape)}"
+    tell(not len(wrong), f"{name}: error {relative:.2e}{where}")
+
+
+def tell(holds: bool, what: str) -> None:
+    print("ok   " if holds else "WRONG", what, flush=True)
+
+
+def normed_rows(x: Tensor, gain: Tensor) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPS) * gain
+
+
+def products(bench: Bench) -> None:
+    """Each product with random rows; the residual ones also leave the next rows and their squares."""
+    chain, buffers, tensors = bench.chain, bench.buffers, {key: w.float() for key, w in bench.tensors.items()}
+    layer, wide = chain.layers[0], chain.heads * tiles.HEAD_DIM
+    for rows in rows_tiles.BUCKETS:
+        inputs = bench.inputs([5] * rows)
+        launches = {one.kernel.split("_")[2] + str(i): one for i, one in enumerate(bench.step.layers(inputs)) if i < 5}
+        x = torch.randn(32, chain.hidden, device=DEVICE) * 3
+        buffers.hidden.copy_(x)
+        buffers.normed.copy_(x * tensors[layer.norm])
+        buffers.squares.zero_()
+        buffers.squares[:, 3] = (x * x).sum(-1)
+        names = list(launches)
+        bench.launch([launches[names[0]]])
+        expected = normed_rows(x, tensors[layer.norm]) @ torch.cat([tensors[name] for name in layer.qkv]).T
+        if layer.biases:
+            expected += torch.cat([tensors[name] for name in layer.biases])
+        compare(f"{rows} rows, qkv", buffers.qkv[:rows], expected[:rows])
+        mixed = torch.randn(32, wide, device=DEVICE).bfloat16()
+        buffers.attended.copy_(mixed)
+        bench.launch([launches[names[2]]])
+        middle = x + mixed.float() @ tensors[layer.output].T
+        compare(f"{rows} rows, output", buffers.middle[:rows], middle[:rows])
+        following = tensors[layer.feed_forward_norm]
+        compare(f"{rows} rows, output next", buffers.middle_normed[:rows], (middle * following)[:rows])
+        compare(f"{rows} rows, output squares", buffers.middle_squares[:rows].sum(-1), (middle * middle).sum(-1)[:rows])
+        bench.launch([launches[names[3]]])
+        y = normed_rows(middle, tensors[layer.feed_forward_norm])
+        gate, up = (y @ tensors[name].T for name in layer.gate_up)
+        gated = torch.nn.functional.silu(gate) * up
+        compare(f"{rows} rows, gate and up", buffers.gated[:rows], gated[:rows])
+        bench.launch([launches[names[4]]])
+        end = middle + gated @ tensors[layer.down].T
+        compare(f"{rows} rows, down", buffers.hidden[:rows], end[:rows])
+        following = tensors[chain.layers[1].norm]
+        compare(f"{rows} rows, down next", buffers.normed[:rows], (end * following)[:rows])
+        compare(f"{rows} rows, down squares", buffers.squares[:rows].sum(-1), (end * end).sum(-1)[:rows])
+
+
+def reference_attention(bench: Bench, qkv: Tensor, inputs: RowsInputs, row: int, sequence: int) -> tuple[Tensor, ...]:
+    """(mixed, key, value) of one row in float32; keys of rows before it in the same sequence lie in the pages."""
+    chain, pages = bench.chain, bench.pool.layer(0)
+    position, tensors, layer = int(inputs.positions[row]), bench.tensors, chain.layers[0]
+    heads, kv_heads, half = chain.heads, chain.kv_heads, 64
+    q, k, v = qkv[row].view(-1, 128).split([heads, kv_heads, kv_heads])
+    if layer.q_norm:
+        q, k = normed_rows(q, tensors[layer.q_norm].float()), normed_rows(k, tensors[layer.k_norm].float())
+    frequencies = bench.shape.rope_theta ** (-torch.arange(half, dtype=torch.float64, device=DEVICE) / half)
+    angle = position * frequencies
+    cos, sin = angle.cos().float(), angle.sin().float()
+
+    def turn(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    q, k = turn(q), turn(k)
+    used = pages[inputs.page_table[sequence].long()].permute(1, 2, 0, 3, 4).flatten(2, 3).float()  # [2, K, tokens, D]
+    keys, values = used[0, :, : position + 1].clone(), used[1, :, : position + 1].clone()
+    keys[:, position], values[:, position] = k.bfloat16().float(), v.bfloat16().float()
+    scores = q.view(kv_heads, heads // kv_heads, 128) @ keys.transpose(1, 2) * chain.scale
+    return (torch.softmax(scores, -1) @ values).reshape(-1), k, v
+
+
+def attention(bench: Bench) -> None:
+    """Decode rows at many positions, one of them kept nowhere."""
+    pages = bench.pool.storage
+    for rows in (3, 8, 16, 32):
+        pages.copy_(torch.randn(pages.shape, device=DEVICE) * 2)
+        given = [0, 1, 15, 16, 17, 127, 128, 200, 255, 256, 300, 31, 32, 33, 47, 48] * 2
+        inputs = bench.inputs(given[:rows], seed=rows)
+        bench.buffers.qkv.copy_(torch.randn(bench.buffers.qkv.shape, device=DEVICE) * 2)
+        expected = [reference_attention(bench, bench.buffers.qkv, inputs, row, row) for row in range(rows)]
+        spared = int(inputs.slots[rows - 1])
+        inputs.slots[rows - 1] = -1
+        before = pages.clone()
+        bench.launch([list(bench.step.layers(inputs))[1]])
+        torch.cuda.synchronize()
+        name = f"{rows} rows"
+        compare(f"{name}, attention", bench.buffers.attended[:rows], torch.stack([e[0] for e in expected]))
+        at = inputs.slots[: rows - 1].long()
+        kept = bench.pool.layer(0)[at // PAGE_TOKENS, :, :, at % PAGE_TOKENS]  # [rows, 2, K, D]
+        compare(f"{name}, keys", kept[:, 0], torch.stack([e[1] for e in expected[:-1]]))
+        compare(f"{name}, values", kept[:, 1], torch.stack([e[2] for e in expected[:-1]]))
+        changed = (pages.view(torch.int16) != before.view(torch.int16)).flatten(3).any(-1)[0].any(-1)  # [pages]
+        wanted = set((at // PAGE_TOKENS).tolist()) | {bench.pool.pages}
+        extra = set(changed.nonzero()[:, 0].tolist()) - wanted
+        tell(not extra, f"{name}, pages changed beside: {extra} (spared slot {spared})")
+
+
+def prompt(bench: Bench) -> None:
+    """Rows of prompts: several sequences, one after earlier tokens, padding behind them."""
+    pages = bench.pool.storage
+    for lengths, firsts, padding in (([16], [0], 0), ([5, 7], [0, 100], 4), ([20, 1, 9], [250, 0, 15], 2)):
+        pages.copy_(torch.randn(pages.shape, device=DEVICE) * 2)
+        positions = [first + i for length, first in zip(lengths, firsts) for i in range(length)]
+        starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+        inputs = bench.inputs(positions, seed=len(lengths), starts=starts)
+        bench.buffers.qkv.copy_(torch.randn(bench.buffers.qkv.shape, device=DEVICE) * 2)
+        expected = []
+        for sequence, (first, last) in enumerate(zip(starts, starts[1:])):
+            for row in range(first, last):
+                made = reference_attention(bench, bench.buffers.qkv, inputs, row, sequence)
+                place = int(inputs.slots[row])
+                for part in (0, 1):
+                    bench.pool.layer(0)[place // PAGE_TOKENS, part, :, place % PAGE_TOKENS] = made[1 + part].bfloat16()
+                expected.append(made[0])
+        for row in range(len(positions)):  # again, so that the kernels must write them
+            place = int(inputs.slots[row])
+            bench.pool.layer(0)[place // PAGE_TOKENS, :, :, place % PAGE_TOKENS] = 9.0
+
+        zeros = torch.zeros(padding, dtype=torch.int32, device=DEVICE)
+        padded = RowsInputs(
+            torch.cat([inputs.tokens, zeros]), torch.cat([inputs.positions, zeros]),
+            torch.cat([inputs.slots, zeros - 1]), inputs.page_table, inputs.row_starts,
+        )  # fmt: skip
+        bench.launch(list(bench.step.layers(padded))[1:3])
+        compare(f"prompts of {lengths} after {firsts}", bench.buffers.attended[: len(positions)], torch.stack(expected))
+
+
+def candidates(bench: Bench, rows: int) -> tuple[Tensor, Tensor]:
+    """(ids, logits) [R, blocks] that the head left."""
+    blocks = rows_tiles.head_blocks(bench.chain.hidden, rows_tiles.bucket(rows) or 0)
+    flat = (
+        buffer.flatten()[: rows * blocks].view(rows, blocks) for buffer in (bench.buffers.best_id, bench.buffers.best)
+    )
+    ids, best = flat
+    return ids.long().clamp(min=0), best
+
+
+def ends(bench: Bench) -> None:
+    """Embedding, head, and the step to the next token."""
+    chain, buffers = bench.chain, bench.buffers
+    embedding, head = (bench.tensors[name].float() for name in (chain.embedding, chain.head))
+    first, final = (bench.tensors[name].float() for name in (chain.layers[0].norm, chain.final_norm))
+    for rows in (2, 8, 16, 32):
+        inputs = bench.inputs(([15, 16, 30, 31] * 8)[:rows])
+        bench.launch([bench.step.begin(inputs)])
+        x = embedding[inputs.tokens.long()]
+        compare(f"{rows} rows, embedding", buffers.hidden[:rows], x)
+        compare(f"{rows} rows, embedding next", buffers.normed[:rows], x * first)
+        compare(f"{rows} rows, embedding squares", buffers.squares[:rows].sum(-1), (x * x).sum(-1))
+        x = torch.randn(32, chain.hidden, device=DEVICE)
+        buffers.normed.copy_(x * final)
+        buffers.squares.zero_()
+        buffers.squares[:, 0] = (x * x).sum(-1)
+        bench.launch([bench.step.head(rows)])
+        logits = normed_rows(x[:rows], final) @ head.T
+        ids, best = candidates(bench, rows)
+        compare(f"{rows} rows, candidates", best, logits.gather(1, ids))
+        ring = torch.zeros((4, rows), dtype=torch.int32).pin_memory()
+        produced = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+        positions = inputs.positions.clone()
+        for step in range(2):
+            bench.launch([bench.step.advance(inputs, ring, produced, step, 2)])
+        torch.cuda.synchronize()
+        same = (ring[:2] == logits.argmax(-1).int().cpu()).float().mean()
+        page = inputs.page_table.gather(1, ((positions + 2) // PAGE_TOKENS).long()[:, None])[:, 0]
+        moved = torch.equal(inputs.positions, positions + 2) and bool((produced == 2).all())
+        slots = torch.equal(inputs.slots, page * PAGE_TOKENS + (positions + 2) % PAGE_TOKENS)
+        tell(moved and slots and same > 0.9, f"{rows} rows: same tokens {same:.2f}, moved {moved} {slots}")
+        compare(f"{rows} rows, next rows", buffers.hidden[:rows], embedding[ring[1].long().to(DEVICE)])
+
+
+def step(bench: Bench) -> None:
+    """Whole steps beside eager float32: the candidates of the head against the reference's logits at the same ids."""
+    for rows in (2, 8, 16, 32):
+        positions = [40 + 13 * i for i in range(rows)]
+        inputs = bench.inputs(positions, seed=rows)
+        pages = bench.pool.storage
+        pages.copy_(torch.randn(pages.shape, device=DEVICE) * 0.7)
+        ring = torch.zeros((8, rows), dtype=torch.int32).pin_memory()
+        produced = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+        decoders, base = [], None
+        for row in range(rows):
+            used = pages[:, inputs.page_table[row].long()].permute(2, 0, 3, 1, 4, 5).flatten(3, 4).contiguous()
+            if base is None:
+                base = EagerDecoder(bench.tensors, bench.shape, EPS, used[0], used[1])
+            one = copy.copy(base)
+            one.keys, one.values = used[0], used[1]
+            decoders.append(one)
+        tokens, worst, equal, largest, clear = inputs.tokens.tolist(), 0.0, 0, 0.0, []
+        bench.launch([bench.step.begin(inputs)])
+        for number in range(4):
+            logits = torch.stack([one.step(tokens[row], positions[row] + number) for row, one in enumerate(decoders)])
+            bench.launch([*bench.step.layers(inputs, number), bench.step.head(rows)])
+            bench.launch([bench.step.advance(inputs, ring, produced, number, 4)])
+            torch.cuda.synchronize()
+            ids, best = candidates(bench, rows)
+            worst = max(worst, float((logits.gather(1, ids) - best).abs().max()))
+            largest = max(largest, float(logits.abs().max()))
+            top = logits.topk(2).values
+            made = ring[number].tolist()
+            expected = logits.argmax(-1).tolist()
+            equal += sum(a == b for a, b in zip(made, expected))
+            clear += [(float(m), a == b) for m, a, b in zip(top[:, 0] - top[:, 1], made, expected)]
+            tokens = made
+        wrong = sum(not same and margin > 4 * worst for margin, same in clear)
+        out = sum(margin <= 4 * worst for margin, _ in clear) / len(clear)
+        tell(
+            not wrong and worst / largest < 0.03,
+            f"step of {rows} rows: error {worst / largest:.2e}, tokens equal {equal}/{4 * rows}, clear wrong {wrong}, "
+            f"left out {out:.3f}",
+        )
+
+
+def times(bench: Bench) -> None:
+    """Milliseconds of a step in a graph of one and of eight, by rows and context."""
+    for context in (192, 2048):
+        for rows in (8, 16, 32) if context < 1000 else (4, 8):
+            ring = torch.zeros((600, rows), dtype=torch.int32).pin_memory()
+            made = {}
+            for steps in (1, 8):
+                inputs = bench.inputs([context] * rows)
+                produced = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+                inputs.slots.fill_(-1)
+                launches = list(all_steps(bench, inputs, ring, produced, steps))
+                made[steps] = round(bench.timed(launches, partial(inputs.positions.fill_, context)) / steps, 4)
+            print(f"step of {rows} rows at {context}: ms by steps a graph {json.dumps(made)}", flush=True)
+    inputs = bench.inputs(list(range(16)), starts=[0, 16])
+    launches = [bench.step.begin(inputs), *bench.step.layers(inputs), bench.step.head(16)]
+    print(f"prompt of 16: {bench.timed(launches):.4f} ms", flush=True)
+
+
+def all_steps(bench: Bench, inputs: RowsInputs, ring: Tensor, produced: Tensor, steps: int) -> Iterator[KernelLaunch]:
+    for number in range(steps):
+        yield from bench.step.layers(inputs, number)
+        yield bench.step.head(inputs.count)
+        yield bench.step.advance(inputs, ring, produced, number, steps)
+
+
+def kernels(bench: Bench) -> None:
+    """Microseconds of each kernel of a layer, that of all layers in turn without the others."""
+    for rows in (8, 16, 32):
+        inputs = bench.inputs([192] * rows)
+        launches = list(bench.step.layers(inputs))
+        names = ("qkv", "attention", "output", "gate_up", "down")
+        spent = {name: 1e3 * bench.timed(launches[i::5]) / bench.layers for i, name in enumerate(names)}
+        spent["head"] = 1e3 * bench.timed([bench.step.head(rows)] * 4) / 4
+        for left in names:
+            kept = [one for i, one in enumerate(launches) if names[i % 5] != left]
+            spent[f"without {left}"] = 1e3 * bench.timed(kept) / bench.layers
+        spent["layer"] = 1e3 * bench.timed(launches) / bench.layers
+        print(f"{rows} rows, us: {json.dumps({k: round(v, 2) for k, v in spent.items()})}", flush=True)
+
+
+PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
+    "products": (products, 4), "attention": (attention, 4), "prompt": (prompt, 4), "ends": (ends, 4), "step": (step, 0),
+    "times": (times, 0), "kernels": (kernels, 0),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run one part."""
+    run, layers = PARTS[sys.argv[3]]
+    with torch.no_grad():
+        run(Bench(Path(sys.argv[1]), sys.argv[2], layers))
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

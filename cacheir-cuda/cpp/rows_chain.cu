@@ -1,0 +1,105 @@
+// The kernels of the decode chain for several rows, one for each choice in cacheir_cuda/chain/rows_tiles.py.
+#include "rows_attention.cuh"
+#include "rows_head.cuh"
+#include "rows_product.cuh"
+#include "rows_split.cuh"
+
+// ROW_TILES eighths of the rows; BLOCKS of one kernel must fit a multiprocessor, which bounds its registers.
+#define PRODUCT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD, BLOCKS, PACE, ROW_TILES, AT_ONCE)                                  \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                       \
+      rows_product_##EPILOGUE##_k##K##_r##ROWS##_t##TILES##_w##WARPS##_##HOLD##_b##BLOCKS##_p##PACE##_c##ROW_TILES(      \
+          const __grid_constant__ RowsProductArguments a) {                                                              \
+    rows_product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD, PACE, ROW_TILES, AT_ONCE>(a);                    \
+  }
+#define SPLIT(K, TILES, WARPS, RANKS_OF_ROW, BLOCKS, ROW_TILES, AT_ONCE)                                                   \
+  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
+      rows_split_k##K##_t##TILES##_w##WARPS##_s##RANKS_OF_ROW##_b##BLOCKS##_c##ROW_TILES(                                \
+          const __grid_constant__ RowsProductArguments a) {                                                              \
+    rows_split<K, TILES, WARPS, RANKS_OF_ROW, ROW_TILES, AT_ONCE>(a);                                                    \
+  }
+#define ATTENTION(HEADS, KV_HEADS, NAME, NORMED, RANKS_OF_ROW, BLOCKS)                                                    \
+  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS)        \
+      rows_attention_##NAME##_q##HEADS##_kv##KV_HEADS##_s##RANKS_OF_ROW##_b##BLOCKS(                                     \
+          const __grid_constant__ RowsAttentionArguments a) {                                                            \
+    rows_attention<HEADS, KV_HEADS, NORMED, RANKS_OF_ROW, false>(a);                                                     \
+  }
+#define PROMPT(HEADS, KV_HEADS, NAME, NORMED, RANKS_OF_ROW)                                                               \
+  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, 2)             \
+      rows_prompt_##NAME##_q##HEADS##_kv##KV_HEADS##_s##RANKS_OF_ROW(const __grid_constant__ RowsAttentionArguments a) { \
+    rows_attention<HEADS, KV_HEADS, NORMED, RANKS_OF_ROW, true>(a);                                                      \
+  }                                                                                                                       \
+  extern "C" __global__ void __launch_bounds__(2 * KV_HEADS * 32)                                                        \
+      rows_append_##NAME##_q##HEADS##_kv##KV_HEADS(const __grid_constant__ RowsAttentionArguments a) {                   \
+    append<HEADS, KV_HEADS, NORMED>(a);                                                                                  \
+  }
+#define HEAD_OF(WIDTH, ROW_TILES)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(HEAD_WARPS * 32, 2)                                                       \
+      rows_head_h##WIDTH##_c##ROW_TILES(const __grid_constant__ RowsHeadArguments a) {                                   \
+    rows_head<WIDTH, ROW_TILES>(a);                                                                                      \
+  }
+
+extern "C" __global__ void __launch_bounds__(BEGIN_WARPS * 32) rows_begin(const __grid_constant__ RowsBeginArguments a) {
+  begin_rows(a);
+}
+extern "C" __global__ void __launch_bounds__(BEGIN_WARPS * 32) rows_advance(const __grid_constant__ RowsAdvanceArguments a) {
+  advance_rows(a);
+}
+
+// Qwen3-0.6B: hidden 1024, feed-forward 3072, 16 and 8 heads.
+PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 1, 1)
+PRODUCT(residual, 2048, 8, 1, 16, registers, 2, 0, 1, 1)
+PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 1, 1)
+PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 1, 1)
+PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 2, 2)
+PRODUCT(residual, 2048, 8, 1, 16, registers, 1, 0, 2, 2)
+PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 2, 2)
+PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 2, 2)
+PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 4, 4)
+PRODUCT(residual, 2048, 8, 1, 16, registers, 1, 0, 4, 4)
+PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 4, 4)
+PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 4, 2)
+ATTENTION(16, 8, normed, true, 8, 2)
+ATTENTION(16, 8, normed, true, 4, 2)
+ATTENTION(16, 8, normed, true, 2, 2)
+ATTENTION(16, 8, normed, true, 1, 2)
+PROMPT(16, 8, normed, true, 1)
+HEAD_OF(1024, 1)
+HEAD_OF(1024, 2)
+HEAD_OF(1024, 4)
+
+// Qwen3-1.7B: hidden 2048, feed-forward 6144, 16 and 8 heads.
+PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
+PRODUCT(residual, 2048, 16, 1, 16, registers, 2, 4, 1, 1)
+PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 1, 1)
+PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 1, 1)
+PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 2, 2)
+PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 2, 2)
+PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 2, 2)
+PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 2, 1)
+PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 4, 2)
+PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 4, 2)
+PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 4, 2)
+PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 4, 1)
+HEAD_OF(2048, 1)
+HEAD_OF(2048, 2)
+HEAD_OF(2048, 4)
+
+// DeepSeek-R1-Distill-Qwen-1.5B: hidden 1536, feed-forward 8960, 12 and 2 heads.
+PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
+ATTENTION(12, 2, plain, false, 8, 2)
+ATTENTION(12, 2, plain, false, 4, 2)
+PROMPT(12, 2, plain, false, 4)
+PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
+PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 1, 1)
+PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
+PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
+PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 2, 2)
+PRODUCT(qkv, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
+PRODUCT(residual, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
+PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 4, 2)
+HEAD_OF(1536, 1)
+HEAD_OF(1536, 2)
+HEAD_OF(1536, 4)
+SPLIT(8960, 2, 7, 8, 3, 1, 1)
+SPLIT(8960, 2, 7, 8, 3, 2, 2)
+SPLIT(8960, 2, 7, 8, 3, 4, 2)

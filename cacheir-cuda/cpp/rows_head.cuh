@@ -1,0 +1,198 @@
+// The ends of a step of several rows: embedding, the head with each row's largest logit, the step to the next tokens.
+#pragma once
+#include "device.cuh"
+#include "head.cuh"
+#include "rows_product.cuh"
+
+struct RowsBeginArguments {
+  const int *tokens;      // [R]
+  const bf16 *embedding;  // [vocabulary][H]
+  const float *gain;      // [H], of the first layer's norm
+  float *hidden;          // [R][H]: the residual rows
+  bf16 *next;             // [R][H]: hidden times gain
+  float *squares;         // [R][square_count]: the whole sum in the first, zeros behind it
+  int vocabulary, width, square_count;
+};
+
+constexpr int BEGIN_WARPS = 8;
+
+// A block for each row.  A token of -1 is that of a row that failed.
+__device__ __forceinline__ void begin_row(const RowsBeginArguments &a, int row, int token) {
+  __shared__ float values[BEGIN_WARPS];
+  const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31;
+  const bf16 *from = a.embedding + (size_t)min(max(token, 0), a.vocabulary - 1) * a.width;
+  float squares = 0;
+  for (int i = 2 * thread; i < a.width; i += BEGIN_WARPS * 64) {
+    const u32 both = *(const u32 *)(from + i);
+    const float2 gain = *(const float2 *)(a.gain + i);
+    const float x = low_half(both), y = high_half(both);
+    *(float2 *)(a.hidden + (size_t)row * a.width + i) = make_float2(x, y);
+    *(u32 *)(a.next + (size_t)row * a.width + i) = pack(x * gain.x, y * gain.y);
+    squares += x * x + y * y;
+  }
+  squares = lane_sum<32>(squares);
+  if (lane == 0) values[warp] = squares;
+  __syncthreads();
+  if (warp == 0) squares = lane_sum<32>(lane < BEGIN_WARPS ? values[lane] : 0.f);
+  for (int i = thread; i < a.square_count; i += BEGIN_WARPS * 32) a.squares[row * a.square_count + i] = i ? 0.f : squares;
+}
+__device__ __forceinline__ void begin_rows(const RowsBeginArguments &a) {
+  let_next_start();
+  wait_for_previous();
+  begin_row(a, blockIdx.x, a.tokens[blockIdx.x]);
+}
+
+struct RowsHeadArguments {
+  const bf16 *weights;   // [vocabulary][H], as stored
+  const bf16 *rows;      // [R][H], times the final norm's weights
+  const float *squares;  // [R][square_count], before them
+  float *best;           // [R][blocks]: largest logit of each block, infinite where one is not finite
+  int *best_id;
+  int vocabulary, square_count;
+  float eps;
+};
+
+// A warp takes 16 rows of the matrix at a time; they are the one operand as they lie, in the order of k of product.cuh.
+template <int H, int ROW_TILES> __device__ __forceinline__ void rows_head(const RowsHeadArguments &a) {
+  constexpr int R = 8 * ROW_TILES, LINE = H + 32, STEPS = H / 32, AHEAD = 8, CHUNKS = STEPS / AHEAD;  // 32: other banks
+  static_assert(STEPS % AHEAD == 0, "width");
+  extern __shared__ __align__(128) char held[];
+  __shared__ float scales[R], bests[HEAD_WARPS][R];
+  __shared__ int ids[HEAD_WARPS][R];
+  bf16 *x = (bf16 *)held;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  const int stride = gridDim.x * HEAD_WARPS, tiles = a.vocabulary / 16;
+  let_next_start();
+  int tile = blockIdx.x * HEAD_WARPS + warp;
+  uint4 w[AHEAD][2];
+  auto load = [&](int i, int of_tile, int chunk) {
+    const bf16 *at = a.weights + ((size_t)of_tile * 16 + g) * H + (chunk * AHEAD + i) * 32 + 8 * t;
+    w[i][0] = load_weight(at);
+    w[i][1] = load_weight(at + 8 * H);
+  };
+  if (tile < tiles)
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) load(i, tile, 0);
+  wait_for_previous();
+  for (int i = threadIdx.x; i < R * H / 8; i += HEAD_WARPS * 32)
+    *(uint4 *)(x + i / (H / 8) * LINE + i % (H / 8) * 8) = load_activation(a.rows + (size_t)i * 8);
+  row_scales<H, R, HEAD_WARPS>(a.squares, a.square_count, a.eps, scales);
+  __syncthreads();
+  float best[ROW_TILES][2], scale[ROW_TILES][2];
+  int id[ROW_TILES][2];
+#pragma unroll
+  for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      best[c][e] = -INFINITY;
+      id[c][e] = 0x7fffffff;
+      scale[c][e] = scales[8 * c + 2 * t + e];
+    }
+  for (; tile < tiles; tile += stride) {
+    float sum[ROW_TILES][4] = {};
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++)
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++) {
+        const uint4 u = w[i][0], v = w[i][1];
+        const int p = chunk * AHEAD + i;
+#pragma unroll
+        for (int c = 0; c < ROW_TILES; c++) {
+          const uint4 y = *(const uint4 *)(x + (8 * c + g) * LINE + p * 32 + 8 * t);
+          multiply_add(sum[c], u.x, v.x, u.y, v.y, y.x, y.y);
+          multiply_add(sum[c], u.z, v.z, u.w, v.w, y.z, y.w);
+        }
+        if (chunk + 1 < CHUNKS) load(i, tile, chunk + 1);
+        else if (tile + stride < tiles) load(i, tile + stride, 0);
+      }
+#pragma unroll
+    for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+      for (int side = 0; side < 2; side++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          const float logit = sum[c][2 * side + e] * scale[c][e];
+          if (logit > best[c][e]) { best[c][e] = logit; id[c][e] = tile * 16 + 8 * side + g; }
+          if (!(logit < INFINITY)) { best[c][e] = INFINITY; id[c][e] = NO_TOKEN; }
+        }
+  }
+#pragma unroll
+  for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+#pragma unroll
+      for (int offset = 4; offset <= 16; offset *= 2) {
+        const float v = __shfl_xor_sync(~0u, best[c][e], offset);
+        const int other = __shfl_xor_sync(~0u, id[c][e], offset);
+        if (v > best[c][e] || (v == best[c][e] && other < id[c][e])) { best[c][e] = v; id[c][e] = other; }
+      }
+      if (g == 0) { bests[warp][8 * c + 2 * t + e] = best[c][e]; ids[warp][8 * c + 2 * t + e] = id[c][e]; }
+    }
+  __syncthreads();
+  if (threadIdx.x < R) {
+    float top = bests[0][threadIdx.x];
+    int first = ids[0][threadIdx.x];
+    for (int i = 1; i < HEAD_WARPS; i++) {
+      const float v = bests[i][threadIdx.x];
+      const int other = ids[i][threadIdx.x];
+      if (v > top || (v == top && other < first)) { top = v; first = other; }
+    }
+    a.best[threadIdx.x * gridDim.x + blockIdx.x] = top;
+    a.best_id[threadIdx.x * gridDim.x + blockIdx.x] = first;
+  }
+}
+
+struct RowsAdvanceArguments {
+  RowsBeginArguments begin;  // of the next step; its tokens are written here
+  const float *best;         // [R][blocks]
+  const int *best_id;
+  int *tokens;               // [R]
+  int *ring;                 // on the host: [steps][row_count] tokens of this run
+  int *positions, *slots;    // [R]: moved on in the last step of a graph
+  int *produced;             // [R]: steps of this run that are over
+  const int *page_table;     // [R][table_width]
+  int blocks, row_count, page_tokens, table_width, step;
+  int steps;                 // of the graph, in its last step; 0 before
+};
+
+__device__ __forceinline__ void advance_rows(const RowsAdvanceArguments &a) {
+  __shared__ float values[BEGIN_WARPS];
+  __shared__ int ids[BEGIN_WARPS];
+  __shared__ int chosen;
+  const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31, row = blockIdx.x;
+  let_next_start();
+  const int produced = a.produced[row] + a.step;
+  wait_for_previous();
+  float best = -INFINITY;
+  int id = 0x7fffffff;
+  for (int i = thread; i < a.blocks; i += BEGIN_WARPS * 32) {
+    const float v = __ldcg(a.best + row * a.blocks + i);
+    const int other = __ldcg(a.best_id + row * a.blocks + i);
+    if (v > best || (v == best && other < id)) { best = v; id = other; }
+  }
+#pragma unroll
+  for (int offset = 16; offset; offset >>= 1) {
+    const float v = __shfl_xor_sync(~0u, best, offset);
+    const int other = __shfl_xor_sync(~0u, id, offset);
+    if (v > best || (v == best && other < id)) { best = v; id = other; }
+  }
+  if (lane == 0) { values[warp] = best; ids[warp] = id; }
+  __syncthreads();
+  if (thread == 0) {
+    for (int i = 1; i < BEGIN_WARPS; i++)
+      if (values[i] > best || (values[i] == best && ids[i] < id)) { best = values[i]; id = ids[i]; }
+    if (best == -INFINITY) id = NO_TOKEN;
+    *(volatile int *)(a.ring + (size_t)produced * a.row_count + row) = id;
+    a.tokens[row] = id;
+    chosen = id;
+    if (a.steps) {
+      const int position = a.positions[row] + a.steps;
+      a.positions[row] = position;
+      a.produced[row] = produced + 1;
+      const int page = a.page_table[(size_t)row * a.table_width + min(position / a.page_tokens, a.table_width - 1)];
+      if (a.slots[row] >= 0) a.slots[row] = page * a.page_tokens + position % a.page_tokens;
+    }
+  }
+  __syncthreads();
+  begin_row(a.begin, row, chosen);
+}

@@ -1,0 +1,186 @@
+"""One step of several rows as launches of the CUDA C++ kernels: buffers on the device, and each kernel's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import e as EULER
+from math import log2
+from typing import Any
+
+import torch
+
+from cacheir_cuda.chain import rows_arguments as arguments
+from cacheir_cuda.chain import rows_tiles, tiles
+from cacheir_cuda.chain.launches import ChainBuffers, ChainWeights, KernelLaunch
+from cacheir_cuda.chain.recognise import Chain
+from cacheir_cuda.pool import Pool
+
+
+@dataclass(frozen=True)
+class RowsInputs:
+    """What a step is given, i32 on the device: ``tokens``, ``positions``, ``slots`` [R], ``page_table`` [sequences, M].
+
+    ``row_starts`` [sequences + 1] says which rows are a prompt's; None: each row is a sequence of its own (decode).
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    page_table: torch.Tensor
+    row_starts: torch.Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """Rows of the step."""
+        return len(self.tokens)
+
+
+class RowsBuffers:
+    """What the kernels read and write beside weights, pages and inputs, for up to ``rows`` rows.
+
+    ``hidden`` f32 [R, H] and ``normed`` bf16 [R, H] (hidden times the next norm's weights) are the rows after a step,
+    ``squares`` f32 [R, parts] adds up to the squares of each.
+    """
+
+    def __init__(self, chain: Chain, device: torch.device, max_seq: int, rows: int = rows_tiles.BUCKETS[-1]) -> None:
+        def floats(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.float32, device=device)
+
+        def narrow(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.bfloat16, device=device)
+
+        tile, wide, hidden = chain.products, chain.heads * tiles.HEAD_DIM, chain.hidden
+        self.hidden, self.middle = floats(rows, hidden), floats(rows, hidden)
+        self.normed, self.middle_normed = narrow(rows, hidden), narrow(rows, hidden)
+        self.squares = floats(rows, tile["down"].squares(hidden))
+        self.middle_squares = floats(rows, tile["output"].squares(hidden))
+        self.qkv = floats(rows, (chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
+        self.attended, self.gated = narrow(rows, wide), narrow(rows, chain.feed_forward)
+        self.best = floats(rows, rows_tiles.HEAD_BLOCKS)
+        self.best_id = torch.zeros((rows, rows_tiles.HEAD_BLOCKS), dtype=torch.int32, device=device)
+        self.turns = ChainBuffers.turns_of(chain, device, max_seq)
+
+
+class RowsStep:
+    """The launches of a step. ``pool`` are the KV pages in bfloat16."""
+
+    def __init__(self, chain: Chain, weights: ChainWeights, buffers: RowsBuffers, pool: Pool) -> None:
+        self._chain, self._weights, self.buffers, self._pool = chain, weights, buffers, pool
+        self._layers = [weights.layer(number) for number in range(len(chain.layers))]
+
+    def begin(self, inputs: RowsInputs) -> KernelLaunch:
+        """Takes the embeddings of the step's tokens as its rows."""
+        return KernelLaunch(rows_tiles.BEGIN, inputs.count, rows_tiles.BEGIN_THREADS, 0, self._begin(inputs))
+
+    def layers(self, inputs: RowsInputs, step: int = 0) -> Iterator[KernelLaunch]:
+        """All layers; ``step`` of a graph of several, whose ``inputs`` are those of its first."""
+        for number in range(len(self._layers)):
+            yield from self._layer(number, inputs, step)
+
+    def head(self, count: int) -> KernelLaunch:
+        """The candidates of each row for the greedy token."""
+        chain, buffers = self._chain, self.buffers
+        rows = _bucket(count)
+        return KernelLaunch(
+            rows_tiles.head_kernel(chain.hidden, rows), rows_tiles.head_blocks(chain.hidden, rows),
+            rows_tiles.HEAD_THREADS, rows_tiles.head_shared_bytes(chain.hidden, rows),
+            arguments.RowsHead(
+                weights=_at(self._weights.head), rows=_at(buffers.normed), squares=_at(buffers.squares),
+                best=_at(buffers.best), best_id=_at(buffers.best_id), vocabulary=chain.vocabulary,
+                square_count=buffers.squares.shape[1], eps=chain.eps,
+            ),
+        )  # fmt: skip
+
+    def advance(
+        self, inputs: RowsInputs, ring: torch.Tensor, produced: torch.Tensor, step: int, steps: int
+    ) -> KernelLaunch:
+        """Each row's token to ``ring`` i32 [*, R] (pinned) and to the step after; the last of ``steps`` moves on."""
+        buffers, table = self.buffers, inputs.page_table
+        return KernelLaunch(
+            rows_tiles.ADVANCE, inputs.count, rows_tiles.BEGIN_THREADS, 0,
+            arguments.RowsAdvance(
+                begin=self._begin(inputs), best=_at(buffers.best), best_id=_at(buffers.best_id),
+                tokens=_at(inputs.tokens), ring=_at(ring), positions=_at(inputs.positions), slots=_at(inputs.slots),
+                produced=_at(produced), page_table=_at(table), blocks=self.head(inputs.count).blocks,
+                row_count=inputs.count, page_tokens=self._pool.page_tokens, table_width=table.shape[1], step=step,
+                steps=steps if step == steps - 1 else 0,
+            ),
+        )  # fmt: skip
+
+    def _begin(self, inputs: RowsInputs) -> arguments.RowsBegin:
+        chain, buffers = self._chain, self.buffers
+        return arguments.RowsBegin(
+            tokens=_at(inputs.tokens), embedding=_at(self._weights.embedding), gain=_at(self._layers[0]["norm"]),
+            hidden=_at(buffers.hidden), next=_at(buffers.normed), squares=_at(buffers.squares),
+            vocabulary=chain.vocabulary, width=chain.hidden, square_count=buffers.squares.shape[1],
+        )  # fmt: skip
+
+    def _layer(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
+        chain, buffers, weights = self._chain, self.buffers, self._layers[number]
+        hidden, inner, wide = chain.hidden, chain.feed_forward, chain.heads * tiles.HEAD_DIM
+        all_heads = wide + 2 * chain.kv_heads * tiles.HEAD_DIM
+        rows = _bucket(inputs.count)
+        yield _product(
+            "qkv", all_heads, hidden, rows, weights=_at(weights["qkv"]), rows=_at(buffers.normed),
+            squares=_at(buffers.squares), square_count=buffers.squares.shape[1], bias=_at(weights["bias"]),
+            out=_at(buffers.qkv), outputs=all_heads, eps=chain.eps,
+        )  # fmt: skip
+        yield from self._attention(number, inputs, step)
+        yield _product(
+            "residual", hidden, wide, rows, weights=_at(weights["output"]), rows=_at(buffers.attended),
+            residual=_at(buffers.hidden), gain=_at(weights["feed_forward_norm"]), out=_at(buffers.middle),
+            next=_at(buffers.middle_normed), next_squares=_at(buffers.middle_squares), outputs=hidden,
+        )  # fmt: skip
+        yield _product(
+            "swiglu", 2 * inner, hidden, rows, weights=_at(weights["gate_up"]), rows=_at(buffers.middle_normed),
+            squares=_at(buffers.middle_squares), square_count=buffers.middle_squares.shape[1], out=_at(buffers.gated),
+            outputs=inner, eps=chain.eps,
+        )  # fmt: skip
+        last = number == len(self._layers) - 1
+        gain = self._weights.final_norm if last else self._layers[number + 1]["norm"]
+        yield _product(
+            "residual", hidden, inner, rows, weights=_at(weights["down"]), rows=_at(buffers.gated),
+            residual=_at(buffers.middle), gain=_at(gain), out=_at(buffers.hidden), next=_at(buffers.normed),
+            next_squares=_at(buffers.squares), outputs=hidden,
+        )  # fmt: skip
+
+    def _attention(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
+        chain, buffers, weights = self._chain, self.buffers, self._layers[number]
+        given = arguments.RowsAttention(
+            qkv=_at(buffers.qkv), out=_at(buffers.attended), pages=_at(self._pool.layer(chain.layers[number].number)),
+            page_table=_at(inputs.page_table), positions=_at(inputs.positions), slots=_at(inputs.slots),
+            row_starts=_at(inputs.row_starts), q_gain=_at(weights["q_norm"]), k_gain=_at(weights["k_norm"]),
+            turns=_at(buffers.turns), sequences=inputs.page_table.shape[0], page_tokens=self._pool.page_tokens,
+            table_width=inputs.page_table.shape[1], spare_page=self._pool.pages, step=step, eps=chain.eps,
+            scale=chain.scale * log2(EULER),
+        )  # fmt: skip
+        pairs, threads = inputs.count * chain.kv_heads, rows_tiles.ATTENTION_THREADS
+        if inputs.row_starts is None:
+            ranks = rows_tiles.attention_blocks(chain.attention, inputs.count)
+            kernel = rows_tiles.attention_kernel(chain.attention, inputs.count)
+            yield KernelLaunch(kernel, pairs * ranks, threads, 0, given)
+            return
+        append = rows_tiles.append_kernel(chain.attention)
+        yield KernelLaunch(append, inputs.count, 64 * chain.kv_heads, 0, given)
+        ranks = rows_tiles.PROMPT_BLOCKS[chain.attention]
+        yield KernelLaunch(rows_tiles.prompt_kernel(chain.attention), pairs * ranks, threads, 0, given)
+
+
+def _product(kind: str, matrix_rows: int, columns: int, count: int, **given: Any) -> KernelLaunch:
+    tile = rows_tiles.rows_tile(kind, matrix_rows, columns, count)
+    assert tile is not None, "rows_refusal comes first"
+    return KernelLaunch(
+        tile.kernel(columns), tile.packed.blocks(matrix_rows), 32 * tile.packed.warps, tile.shared_bytes(columns),
+        arguments.RowsProduct(**given),
+    )  # fmt: skip
+
+
+def _bucket(count: int) -> int:
+    found = rows_tiles.bucket(count)
+    assert found is not None, f"{count} rows are more than any kernel takes"
+    return found
+
+
+def _at(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,0 +1,186 @@
+"""Runs steps of several rows by the CUDA C++ kernels: greedy ones as graphs of several steps, others' layers alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cacheir.errors import BackendError, BackendUnavailable
+from cacheir.runtime.executor import Row, RowOutput, Sink
+from cacheir.runtime.row_outputs import row_output
+from cacheir.runtime.slots import Slots
+from cacheir.runtime.step_inputs import Staged
+from cacheir_cuda.chain import rows_tiles
+from cacheir_cuda.chain.driver_calls import Graph
+from cacheir_cuda.chain.kernel_module import KernelModule
+from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
+from cacheir_cuda.chain.recognise import Chain
+from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
+from cacheir_cuda.chain.run import EMPTY, split_steps, why_no_pages
+from cacheir_cuda.main_inputs import MainInputs
+from cacheir_cuda.pool import Pool
+from cacheir_cuda.under_way import UnderWay
+
+SOURCE = "rows_chain"
+COUNTS = (2, 4, 8, 16, 32)  # rows of the recorded graphs; a step of fewer is filled up
+STEPS_OF_GRAPHS = (8, 4, 2, 1)
+I32 = NDArray[np.int32]
+
+
+class RowsChain:
+    """Steps of 2 to 32 rows.
+
+    Raises BackendUnavailable where the kernels are not built or not for this GPU, BackendError where the driver fails.
+    """
+
+    def __init__(self, chain: Chain, weights: ChainWeights, device: torch.device) -> None:
+        self._chain, self._weights, self._device = chain, weights, device
+        self._module = KernelModule(device, SOURCE)
+        self._recorded: dict[int, _Recorded] = {}
+        self._step: RowsStep | None = None
+        self._buffers: RowsBuffers | None = None
+        self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.captures = 0
+
+    def open(self, pool: Pool, max_seq: int) -> None:
+        """Take the pages of ``pool``, for sequences of up to ``max_seq`` tokens. Raises BackendUnavailable."""
+        self.close_pages()
+        reason = why_no_pages(pool)
+        if reason:
+            raise BackendUnavailable(reason)
+        self._buffers = RowsBuffers(self._chain, self._device, max_seq)
+        self._step = RowsStep(self._chain, self._weights, self._buffers, pool)
+        self._pool, self._max_seq = pool, max_seq
+
+    def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` greedy steps of ``rows``, whose first inputs are ``staged``; how many were reported to ``sink``."""
+        recorded = self._launch_steps(staged, n)
+        for number in range(n):
+            outputs = self._outputs(recorded, number, rows, slots)
+            sink(outputs)
+            if any(output.error for output in outputs):
+                self._over.synchronize()  # the ring and the inputs are free again
+                return number + 1
+        self._over.synchronize()
+        return n
+
+    def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
+        """One greedy step on the device's queue."""
+        recorded = self._launch_steps(staged, 1)
+
+        def finish() -> tuple[RowOutput, ...]:
+            outputs = self._outputs(recorded, 0, rows, slots)
+            self._over.synchronize()
+            return outputs
+
+        return UnderWay(finish)
+
+    def layers(self, inputs: RowsInputs) -> tuple[Sequence[Callable[[], None]], RowsBuffers]:
+        """Calls for the embedding and the kernels of each layer, in order, and where the rows are after them."""
+        assert self._step is not None and self._buffers is not None, "open comes first"
+
+        def call(launches: list[KernelLaunch]) -> Callable[[], None]:
+            return lambda: self._module.launch(launches)
+
+        made = list(self._step.layers(inputs))
+        each = len(made) // len(self._chain.layers)
+        parts = [made[i : i + each] for i in range(0, len(made), each)]
+        return [call([self._step.begin(inputs)]), *map(call, parts)], self._buffers
+
+    def close_pages(self) -> None:
+        """Let go of the graphs and of what is bound to pages."""
+        for recorded in self._recorded.values():
+            self._module.driver.destroy(list(recorded.graphs.values()))
+        self._recorded.clear()
+        self._step = self._buffers = None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.close_pages()
+        self._module.close()
+
+    def _launch_steps(self, staged: Staged, n: int) -> _Recorded:
+        """Put ``n`` steps on the device's queue; the host waits for none of them."""
+        assert self._step is not None, "open comes first"
+        count = next(size for size in COUNTS if staged.rows <= size)
+        if count not in self._recorded:
+            width = -(-self._max_seq // self._pool.page_tokens)
+            self._recorded[count] = _Recorded(count, width, self._max_seq, self._device)
+        recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
+        graphs = [self._graph(recorded, steps) for steps in split_steps(n, STEPS_OF_GRAPHS)]
+        recorded.inputs.fill(filled_up(staged.inputs, recorded.inputs.tensors))
+        recorded.ring[:n] = EMPTY
+        self._module.launch([self._step.begin(recorded.rows)])
+        for graph in graphs:
+            self._module.driver.replay(graph, stream.cuda_stream)
+        self._over.record(stream)
+        return recorded
+
+    def _graph(self, recorded: _Recorded, steps: int) -> Graph:
+        """The graph of ``steps`` steps, recorded when it is first asked for."""
+        if steps not in recorded.graphs:
+            assert self._step is not None
+            launches: list[KernelLaunch] = []
+            for number in range(steps):
+                launches += self._step.layers(recorded.rows, number)
+                launches.append(self._step.head(recorded.count))
+                produced = recorded.inputs.tensors["produced"]
+                launches.append(self._step.advance(recorded.rows, recorded.tokens, produced, number, steps))
+            recorded.graphs[steps] = self._module.record(launches)
+            self.captures += 1
+        return recorded.graphs[steps]
+
+    def _outputs(self, recorded: _Recorded, number: int, rows: Sequence[Row], slots: Slots) -> tuple[RowOutput, ...]:
+        """What step ``number`` of a run gave, waited for."""
+        tokens = recorded.ring[number]
+        while (tokens[: len(rows)] == EMPTY).any():
+            time.sleep(0)  # other threads may run meanwhile
+            over: bool = self._over.query()  # type: ignore[no-untyped-call]
+            if over and (tokens[: len(rows)] == EMPTY).any():
+                raise BackendError(f"the chain of {len(rows)} rows ended without the tokens of step {number}")
+        return tuple(row_output(row, "head.greedy", tokens[i : i + 1], slots) for i, row in enumerate(rows))
+
+
+class _Recorded:
+    """The inputs of steps of ``count`` rows, the ring of their tokens in pinned memory, the graphs by steps."""
+
+    def __init__(self, count: int, table_width: int, most_steps: int, device: torch.device) -> None:
+        names = ("tokens", "positions", "slots", "produced")
+        shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(names, (count,)), "page_table": (count, table_width)}
+        self.count = count
+        self.inputs = MainInputs(shapes, device)
+        given = self.inputs.tensors
+        self.rows = RowsInputs(given["tokens"], given["positions"], given["slots"], given["page_table"])
+        tokens = torch.zeros((most_steps, count), dtype=torch.int32)
+        self.tokens = tokens.pin_memory() if device.type == "cuda" else tokens
+        self.ring: I32 = self.tokens.numpy()
+        self.graphs: dict[int, Graph] = {}
+
+
+def filled_up(given: Mapping[str, I32], wanted: Mapping[str, torch.Tensor]) -> dict[str, I32]:
+    """``given`` in the shapes of ``wanted``: further rows are at position 0 of page 0, their token is kept nowhere."""
+    made: dict[str, I32] = {}
+    for name, tensor in wanted.items():
+        array = np.full(tuple(tensor.shape), -1 if name == "slots" else 0, np.int32)
+        if name == "page_table":
+            array[: given[name].shape[0], : given[name].shape[1]] = given[name]
+        elif name in given:
+            array[: len(given[name])] = given[name]
+        made[name] = array
+    return made
+
+
+def why_not_rows(chain: Chain) -> str:
+    """Why no kernels for several rows are compiled for ``chain``, "" where they are."""
+    for name, (kind, rows, columns) in chain.matrices.items():
+        if rows_tiles.rows_tile(kind, rows, columns, rows_tiles.BUCKETS[-1]) is None:
+            return f"no {name} kernel for several rows is compiled for a matrix of {rows} x {columns}"
+    if chain.attention not in rows_tiles.ATTENTIONS:
+        return "no attention kernel for several rows is compiled for its heads"
+    if chain.hidden not in rows_tiles.HEADS or chain.vocabulary % 16:
+        return f"no head kernel for several rows is compiled for {chain.vocabulary} x {chain.hidden}"
+    return ""
