@@ -41,7 +41,7 @@ class Sequence:
         drawn = torch.Generator().manual_seed(seed)
         pages = torch.randperm(MAX_SEQ // PAGE_TOKENS, generator=drawn)
         self.pages = (tuple(pages.tolist()),)
-        self.prompt = tuple(torch.randint(3, 150000, (length,), generator=drawn).tolist())
+        self.prompt = tuple(torch.randint(3, 120000, (length,), generator=drawn).tolist())
         self.length = length
         for start in range(0, length, 512):
             part = self.prompt[start : start + 512]
@@ -143,7 +143,7 @@ def wall(runtime: Runtime, samples: int = 20) -> dict[str, Any]:
     for length in CONTEXTS:
         first, each = [], []
         for sample in range(samples + 2):
-            prompt = [3 + (i * 7919 + sample * 104729 + length) % 150000 for i in range(length)]
+            prompt = [3 + (i * 7919 + sample * 104729 + length) % 120000 for i in range(length)]
             stamps = [time.perf_counter()]
             for _ in runtime.generate_ids(prompt, 129, ignore_eos=True, temperature=0.0):
                 stamps.append(time.perf_counter())

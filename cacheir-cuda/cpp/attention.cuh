@@ -47,9 +47,60 @@ __device__ __forceinline__ void await_bytes(u32 barrier) {
                  : "=r"(over) : "r"(barrier) : "memory");
 }
 
+// Takes 16 tokens, from `first_token` on, into the softmax of PER heads: scores in powers of two, `first` for the first group.
+template <int PER>
+__device__ __forceinline__ void attend_group(
+    const bf16 (&query)[2][PER][HEAD + 8], const uint4 (&k)[2][4], const uint4 (&v)[4][2], int first_token, int position,
+    bool first, float &most, float &sum, float (&o)[16][2]) {
+  const int lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  float score[2][2][4] = {};
+#pragma unroll
+  for (int p = 0; p < 4; p++) {
+    uint4 q = make_uint4(0, 0, 0, 0), r = make_uint4(0, 0, 0, 0);
+    if (g < PER) { q = *(const uint4 *)&query[0][g][32 * p + 8 * t]; r = *(const uint4 *)&query[1][g][32 * p + 8 * t]; }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      multiply_add(score[i][0], q.x, r.x, q.y, r.y, k[i][p].x, k[i][p].y);
+      multiply_add(score[i][1], q.z, r.z, q.w, r.w, k[i][p].z, k[i][p].w);
+    }
+  }
+  float s[2][2], largest = most;
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      s[i][e] = (score[i][0][e] + score[i][1][e]) + (score[i][0][e + 2] + score[i][1][e + 2]);
+      if (first_token + 8 * i + 2 * t + e > position) s[i][e] = -INFINITY;
+      largest = fmaxf(largest, s[i][e]);
+    }
+  largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));  // finite: each group has a token
+  const float fade = first ? 0.f : exp2f(most - largest);
+  most = largest;
+  sum *= fade;
+  u32 p[2][2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const float x = exp2f(s[i][0] - most), y = exp2f(s[i][1] - most);
+    sum += x + y;
+    p[i][0] = pack(x, y);
+    p[i][1] = pack(x - low_half(p[i][0]), y - high_half(p[i][0]));
+  }
+#pragma unroll
+  for (int j = 0; j < 16; j++) {
+    const int h = j >> 3, word = (j & 7) >> 1, half = j & 1 ? 0x7632 : 0x5410;
+    auto of = [&](int token) { const uint4 &u = v[token][h]; return word == 0 ? u.x : word == 1 ? u.y : word == 2 ? u.z : u.w; };
+    float c[4] = {};
+    multiply_add(c, p[0][0], p[0][1], p[1][0], p[1][1], __byte_perm(of(0), of(1), half), __byte_perm(of(2), of(3), half));
+    o[j][0] = first ? c[0] + c[2] : o[j][0] * fade + (c[0] + c[2]);
+    o[j][1] = first ? c[1] + c[3] : o[j][1] * fade + (c[1] + c[3]);
+  }
+}
+
 template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void attention(const AttentionArguments &a) {
   constexpr int PER = HEADS / KV_HEADS;  // query heads of one KV head
-  static_assert(PER <= 8 && PER + 2 <= ATTENTION_WARPS && HEADS % KV_HEADS == 0, "heads");
+  static_assert(PER + 1 <= ATTENTION_WARPS && HEADS % KV_HEADS == 0, "heads");
+  constexpr int VALUE_WARP = PER + 1 < ATTENTION_WARPS ? PER + 1 : 0;  // appends the new value, after its query if it has one
   __shared__ __align__(16) bf16 query[2][PER][HEAD + 8];  // upper halves, rests
   __shared__ __align__(16) bf16 fresh[2][HEAD];           // the new token's key and value
   __shared__ __align__(16) float part[PLACES][PER * SHARE + 4];  // 4: neighbours in other banks
@@ -98,7 +149,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
       asm volatile("prefetch.global.L2 [%0];" :: "l"(line + 64));
     }
   }
-  // Warps 0 to PER - 1 turn a query head each, the next one the new key, the one after it the new value.
+  // Warps 0 to PER - 1 turn a query head each, the next one the new key.
   const bool is_query = warp < PER, is_key = warp == PER, owns = rank == (position / GROUP) % RANKS;
   float4 turn = make_float4(1, 0, 1, 0);
   float2 gain[2] = {make_float2(1, 1), make_float2(1, 1)};
@@ -110,24 +161,31 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
       gain[1] = *(const float2 *)(gains + 64 + 2 * lane);
     }
   }
-  const float *source = a.qkv + (is_query ? kv_head * PER + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD + 2 * lane;
-  bf16 *const appended = warp == PER || warp == PER + 1 ? page_of(position, warp - PER) + 2 * lane : nullptr;
+  const float *source = a.qkv + (is_query ? kv_head * PER + warp : HEADS + kv_head) * HEAD + 2 * lane;
+  const float *value_source = a.qkv + (HEADS + KV_HEADS + kv_head) * HEAD + 2 * lane;
+  bf16 *const appended = is_key || warp == VALUE_WARP ? page_of(position, is_key ? 0 : 1) + 2 * lane : nullptr;
   NOTE_TIME(1);
   wait_for_previous();
   NOTE_TIME(2);
 
-  if (is_query || (owns && warp <= PER + 1)) {
+  auto append = [&](bf16 *kept, float2 low, float2 high) {
+    const u32 l = pack(low.x, low.y), h = pack(high.x, high.y);
+    *(u32 *)&kept[2 * lane] = l;
+    *(u32 *)&kept[64 + 2 * lane] = h;
+    *(u32 *)appended = l;
+    *(u32 *)(appended + 64) = h;
+  };
+  if (owns && warp == VALUE_WARP) append(fresh[1], load_pair(value_source), load_pair(value_source + 64));
+  if (is_query || (owns && is_key)) {
     float2 low = load_pair(source), high = load_pair(source + 64);
-    if (is_query || is_key) {
-      if (NORMED) {
-        const float squares = lane_sum<32>(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
-        const float scale = rsqrtf(squares * (1.f / HEAD) + a.eps);
-        low.x *= scale * gain[0].x; low.y *= scale * gain[0].y; high.x *= scale * gain[1].x; high.y *= scale * gain[1].y;
-      }
-      const float2 first = low;
-      low = make_float2(low.x * turn.x - high.x * turn.y, low.y * turn.z - high.y * turn.w);
-      high = make_float2(high.x * turn.x + first.x * turn.y, high.y * turn.z + first.y * turn.w);
+    if (NORMED) {
+      const float squares = lane_sum<32>(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
+      const float scale = rsqrtf(squares * (1.f / HEAD) + a.eps);
+      low.x *= scale * gain[0].x; low.y *= scale * gain[0].y; high.x *= scale * gain[1].x; high.y *= scale * gain[1].y;
     }
+    const float2 first = low;
+    low = make_float2(low.x * turn.x - high.x * turn.y, low.y * turn.z - high.y * turn.w);
+    high = make_float2(high.x * turn.x + first.x * turn.y, high.y * turn.z + first.y * turn.w);
     if (is_query) {
       low.x *= a.scale; low.y *= a.scale; high.x *= a.scale; high.y *= a.scale;
       const u32 l = pack(low.x, low.y), h = pack(high.x, high.y);
@@ -136,11 +194,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
       *(u32 *)&query[1][warp][2 * lane] = pack(low.x - low_half(l), low.y - high_half(l));
       *(u32 *)&query[1][warp][64 + 2 * lane] = pack(high.x - low_half(h), high.y - high_half(h));
     } else {
-      const u32 l = pack(low.x, low.y), h = pack(high.x, high.y);
-      *(u32 *)&fresh[warp - PER][2 * lane] = l;
-      *(u32 *)&fresh[warp - PER][64 + 2 * lane] = h;
-      *(u32 *)appended = l;
-      *(u32 *)(appended + 64) = h;
+      append(fresh[0], low, high);
     }
   }
   __syncthreads();
@@ -161,48 +215,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
         for (int h = 0; h < 2; h++)
           if (8 * (j >> 1) + 2 * t + (j & 1) == own) v[j][h] = *(const uint4 *)&fresh[1][64 * h + 8 * g];
     }
-    float score[2][2][4] = {};
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-      uint4 q = make_uint4(0, 0, 0, 0), r = make_uint4(0, 0, 0, 0);
-      if (g < PER) { q = *(const uint4 *)&query[0][g][32 * p + 8 * t]; r = *(const uint4 *)&query[1][g][32 * p + 8 * t]; }
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        multiply_add(score[i][0], q.x, r.x, q.y, r.y, k[i][p].x, k[i][p].y);
-        multiply_add(score[i][1], q.z, r.z, q.w, r.w, k[i][p].z, k[i][p].w);
-      }
-    }
-    float s[2][2], largest = most;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        s[i][e] = (score[i][0][e] + score[i][1][e]) + (score[i][0][e + 2] + score[i][1][e + 2]);
-        if (group * GROUP + 8 * i + 2 * t + e > position) s[i][e] = -INFINITY;
-        largest = fmaxf(largest, s[i][e]);
-      }
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));  // finite: each group has a token
-    const float fade = first ? 0.f : exp2f(most - largest);
-    most = largest;
-    sum *= fade;
-    u32 p[2][2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const float x = exp2f(s[i][0] - most), y = exp2f(s[i][1] - most);
-      sum += x + y;
-      p[i][0] = pack(x, y);
-      p[i][1] = pack(x - low_half(p[i][0]), y - high_half(p[i][0]));
-    }
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-      const int h = j >> 3, word = (j & 7) >> 1, half = j & 1 ? 0x7632 : 0x5410;
-      auto of = [&](int token) { const uint4 &u = v[token][h]; return word == 0 ? u.x : word == 1 ? u.y : word == 2 ? u.z : u.w; };
-      float c[4] = {};
-      multiply_add(c, p[0][0], p[0][1], p[1][0], p[1][1], __byte_perm(of(0), of(1), half), __byte_perm(of(2), of(3), half));
-      o[j][0] = first ? c[0] + c[2] : o[j][0] * fade + (c[0] + c[2]);
-      o[j][1] = first ? c[1] + c[3] : o[j][1] * fade + (c[1] + c[3]);
-    }
+    attend_group<PER>(query, k, v, group * GROUP, position, first, most, sum, o);
   };
   if (place < groups) attend(place, true);
   for (int group = place + PLACES; group < groups; group += PLACES) {

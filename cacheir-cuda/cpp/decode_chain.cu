@@ -2,6 +2,7 @@
 #include "attention.cuh"
 #include "head.cuh"
 #include "product.cuh"
+#include "stream.cuh"
 
 // BLOCKS of one kernel must fit a multiprocessor: that bounds its registers.  PACE: product.cuh.
 #define PRODUCT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD, BLOCKS, PACE)                                          \
@@ -14,6 +15,13 @@
   extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS)   \
       attention_##NAME##_q##HEADS##_kv##KV_HEADS##_b##BLOCKS(const __grid_constant__ AttentionArguments a) { \
     attention<HEADS, KV_HEADS, NORMED>(a);                                                                   \
+  }
+// K as packed; STAGES pieces of STAGE kilobytes are under way in a warp.
+#define STREAM(EPILOGUE, K, ROWS, WARPS, STAGE, STAGES)                                                       \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)                                                \
+      stream_##EPILOGUE##_k##K##_r##ROWS##_w##WARPS##_s##STAGE##x##STAGES(                                   \
+          const __grid_constant__ ProductArguments a) {                                                      \
+    stream<K, ROWS, WARPS, Epilogue::EPILOGUE, STAGE, STAGES>(a);                                            \
   }
 #define HEAD_OF(WIDTH, ROWS)                                                                                  \
   extern "C" __global__ void __launch_bounds__(HEAD_WARPS * 32, 2)                                           \
@@ -42,5 +50,21 @@ PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4)
 PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0)
 PRODUCT(residual, 8960, 4, 1, 10, shared, 3, 0)
 HEAD_OF(1536, 2)
+
+// Llama-3.1-8B: hidden 4096, feed-forward 14336, 32 and 8 heads.
+STREAM(qkv, 4096, 16, 16, 1, 6)
+ATTENTION(32, 8, plain, false, 2)
+STREAM(residual, 4096, 16, 16, 1, 6)
+STREAM(swiglu, 4096, 16, 16, 1, 6)
+STREAM(residual, 14336, 4, 14, 1, 7)
+HEAD_OF(4096, 1)
+
+// Qwen2.5-7B: hidden 3584, feed-forward 18944 (packed as 19200), 28 and 4 heads.
+STREAM(qkv, 3584, 16, 14, 1, 7)
+ATTENTION(28, 4, plain, false, 2)
+STREAM(residual, 3584, 16, 14, 1, 7)
+STREAM(swiglu, 3584, 16, 14, 1, 7)
+STREAM(residual, 19200, 4, 15, 1, 6)
+HEAD_OF(3584, 1)
 
 extern "C" __global__ void __launch_bounds__(256) advance_row(const __grid_constant__ AdvanceArguments a) { advance(a); }

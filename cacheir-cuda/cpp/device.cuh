@@ -49,6 +49,11 @@ __device__ __forceinline__ uint4 load_weight(const void *at) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at), "l"(evict_first()) : "memory");
   return v;
 }
+// 16 bytes of weights to shared memory at `target`, for this thread alone (cp.async.wait_group).
+__device__ __forceinline__ void copy_piece(u32 target, const void *at) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
+               :: "r"(target), "l"(at), "l"(evict_first()) : "memory");
+}
 // Goes on once `word` is there.
 __device__ __forceinline__ void await_load(u32 word) {
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0x7fc01235; @p nanosleep.u32 1; }" :: "r"(word) : "memory");
@@ -86,12 +91,13 @@ __device__ __forceinline__ void copy_to_shared(u32 target, const void *source, i
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                :: "r"(target), "l"(source), "r"(bytes), "r"(barrier), "l"(evict_first()) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(u32 barrier) {
+__device__ __forceinline__ void await_phase(u32 barrier, u32 parity) {
   u32 over = 0;
   while (!over)
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(over) : "r"(barrier) : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
 }
+__device__ __forceinline__ void barrier_wait(u32 barrier) { await_phase(barrier, 0); }
 
 // c += a * b of a 16 x 16 and a 16 x 8 fragment of bfloat16.
 __device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

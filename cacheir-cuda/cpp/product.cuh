@@ -33,6 +33,7 @@ struct ProductArguments {
   const int *page_table;
   const State *state;
   int page_tokens;
+  int tiles;  // of the whole matrix (stream.cuh)
   TRACE_FIELD
 };
 

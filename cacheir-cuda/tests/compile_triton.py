@@ -15,7 +15,7 @@ POINTERS = {
     "k": "*fp32", "v": "*fp32", "slots": "*i32", "scales": "*fp32", "parts": "*fp32", "bias": "*fp32",
     "q_norm": "*fp32", "k_norm": "*fp32", "cos": "*fp32", "sin": "*fp32", "q": "*bf16", "table": "*i32",
     "row_starts": "*i32", "positions": "*i32", "out": "*bf16", "partial": "*fp32", "eps": "fp32", "scale": "fp32",
-    "softcap": "fp32",
+    "softcap": "fp32", "own": "*bf16",
 }  # fmt: skip
 HEADS = {"heads": 16, "kv_heads": 8, "page_tokens": 16, "dim": 128}
 PAGED = {**HEADS, "KEYS": 64, "BLOCK": 128, "COUNTED": True, "PDL": True}
@@ -24,10 +24,11 @@ KERNELS: tuple[tuple[Any, dict[str, Any], dict[str, int]], ...] = (
     (
         triton_block._after_qkv,
         {**HEADS, "half": 64, "PARTS": 2, "BIAS": False, "NORM": True, "HALVES": True, "HEADS": 8, "BLOCK": 128,
-         "PDL": True},
+         "OWN": True, "PDL": True},
         {"num_warps": 2},
     ),
-    (triton_paged._prefill, {**PAGED, "QUERIES": 128}, {"num_warps": 8, "num_stages": 3}),
+    (triton_paged._prefill, {**PAGED, "QUERIES": 128, "OWN": False}, {"num_warps": 8, "num_stages": 3}),
+    (triton_paged._prefill, {**PAGED, "QUERIES": 64, "OWN": True}, {"num_warps": 4, "num_stages": 3}),
     (triton_paged._decode, {**PAGED, "SPLITS": 4, "GROUP": 16}, {"num_warps": 4, "num_stages": 3}),
     (triton_attention._split, {"SPLITS": 16, "KEYS": 32, "GROUP": 2, "BLOCK": 128}, {}),
 )  # fmt: skip

@@ -20,6 +20,8 @@ SMALL = [
     (Tile("residual", 8, 1, 2, "registers", 1, 0), 24, 256),
     (Tile("residual", 4, 1, 2, "shared", 1, 0), 12, 512),
     (Tile("swiglu", 16, 3, 2, "registers", 1, 0), 96, 128),
+    (tiles.streamed("residual", 4, 3, 2, 1, 2), 20, 768),
+    (tiles.streamed("swiglu", 16, 2, 5, 1, 2), 96, 128),
 ]
 needs_sources = pytest.mark.skipif(not SOURCES.is_dir(), reason="the kernels' sources are in the tree alone")
 
@@ -41,7 +43,7 @@ def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns:
     slice_ = part // tile.warps
     steps = slice_ // 32
     outputs = np.zeros(rows)
-    for block in range(tile.blocks(rows)):
+    for block in range(rows // (tile.rows * tile.tiles)):  # of a stream: each tile that a block comes to
         sums = np.zeros((tile.tiles, 16))
         for warp in range(tile.warps):
             for step in range(steps):
@@ -77,9 +79,15 @@ def test_a_matrix_that_is_no_whole_number_of_tiles_is_refused() -> None:
 def test_every_choice_fits_its_matrix_and_the_chip(shape: tuple[str, int, int], tile: Tile) -> None:
     kind, rows, columns = shape
     assert tile.kind == kind
-    assert tile.blocks(rows) * tile.rows * tile.tiles == rows
+    if isinstance(tile, tiles.Stream):
+        assert tile.tiles == 1
+        assert rows % tile.rows == 0
+        assert tile.blocks(rows) <= rows // tile.rows, "a block without a tile leaves no sum of squares"
+        assert tile.width(columns) // (16 // tile.rows) // tile.warps // 32 % tile.stage == 0
+    else:
+        assert tile.blocks(rows) * tile.rows * tile.tiles == rows
     parts = 16 // tile.rows
-    assert columns % (parts * tile.warps * 32) == 0
+    assert tile.width(columns) % (parts * tile.warps * 32) == 0
     finishing = tile.tiles * (8 if kind == "swiglu" else tile.rows)
     assert finishing <= tile.warps * 8, "four threads finish one output"
     assert 32 * tile.warps <= 1024
@@ -95,6 +103,9 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
         Tile(kind, int(rows), int(count), int(warps), hold, int(fit), int(pace)).kernel(int(columns))
         for kind, columns, rows, count, warps, hold, fit, pace in products
     }
+    for kind, columns, *sizes in re.findall(r"^STREAM\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)", text, re.MULTILINE):
+        height, warps, stage, stages = map(int, sizes)
+        made.add(tiles.streamed(kind, height, warps, 1, stage, stages).kernel(int(columns)))
     attentions = re.findall(r"^ATTENTION\((\d+), (\d+), (\w+), (?:true|false), (\d)\)", text, re.MULTILINE)
     made |= {f"attention_{kind}_q{heads}_kv{kv}_b{fit}" for heads, kv, kind, fit in attentions}
     made |= {f"head_h{width}_r{rows}" for width, rows in re.findall(r"^HEAD_OF\((\d+), (\d+)\)", text, re.MULTILINE)}

@@ -19,6 +19,7 @@ from cacheir.ir.types import KVType, TensorType  # noqa: E402
 from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec  # noqa: E402
 from cacheir.models.weight_shapes import weight_shapes  # noqa: E402
 from cacheir.runtime.executor import ExecutorOptions  # noqa: E402
+from cacheir.runtime.slots import Slots  # noqa: E402
 from cacheir.schedule.program import Program  # noqa: E402
 from cacheir.testing import tiny_programs  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
@@ -35,6 +36,9 @@ ROPE = RopeSpec(theta=1e6, dims=128)
 QWEN3_06B = LayerSpec(heads=16, kv_heads=8, head_dim=128, feed_forward=3072, rope=ROPE, qk_norm=True)
 QWEN3_17B = LayerSpec(heads=16, kv_heads=8, head_dim=128, feed_forward=6144, rope=ROPE, qk_norm=True)
 R1_15B = LayerSpec(heads=12, kv_heads=2, head_dim=128, feed_forward=8960, rope=ROPE, qkv_bias=True)
+QWEN25_7B = LayerSpec(heads=28, kv_heads=4, head_dim=128, feed_forward=18944, rope=ROPE, qkv_bias=True)
+LLAMA_8B = LayerSpec(heads=32, kv_heads=8, head_dim=128, feed_forward=14336, rope=ROPE)
+SHAPES = [(QWEN3_06B, 1024), (QWEN3_17B, 2048), (R1_15B, 1536), (QWEN25_7B, 3584), (LLAMA_8B, 4096)]
 # The passes that fuse what the chain computes; without them the same chain must be found.
 FUSIONS = ("fuse-qkv", "fuse-norm-qkv-rope", "fuse-swiglu", "fuse-add-norm", "fuse-horizontal")
 
@@ -61,9 +65,9 @@ def note(program: Program) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("layer", "hidden"), [(QWEN3_06B, 1024), (QWEN3_17B, 2048), (R1_15B, 1536)])
+@pytest.mark.parametrize(("layer", "hidden"), SHAPES)
 @pytest.mark.parametrize("skipped", [(), FUSIONS], ids=["fused", "unfused"])
-def test_the_chain_of_three_shapes(
+def test_the_chain_of_each_shape(
     layer: LayerSpec, hidden: int, skipped: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = note(compiled(monkeypatch, layer, hidden, options={"skip_passes": skipped}))
@@ -104,8 +108,10 @@ def test_the_executors_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(where: Any = gpu, plan: Program = program, **extra: Any) -> str:
         seat = ChainSeat()
         seat.load(plan, None, where, read_options(extra, nothing))  # type: ignore[arg-type]
-        assert not seat.takes(())
-        assert seat.counters() == {"decode_chain_steps": 0, f"decode_chain_refused: {seat.refusal}": 1}
+        assert not seat.takes((), Slots())
+        steps = {"decode_chain_steps": 0, "rows_chain_steps": 0}
+        refused = {f"{name}_refused: {seat.refusal}": 1 for name in ("decode_chain", "rows_chain")}
+        assert seat.counters() == {**steps, **refused}
         return seat.refusal
 
     assert reason(torch.device("cpu")) == "the device is the processor"

@@ -111,7 +111,7 @@ class _Blocks:
             triton_block.after_qkv, self.qkv, self._joined(layer.qkv_bias),
             None if q_norm is None or k_norm is None else (q_norm, k_norm), self.cos, self.sin,
             self.around.inputs[layer.append.reads[3].name], pool,
-            layer=layer.number, eps=layer.head_eps, layout=layer.layout, q=self.q, pdl=self.pdl,
+            layer=layer.number, eps=layer.head_eps, layout=layer.layout, q=self.q, own=self._own(layer), pdl=self.pdl,
         )  # fmt: skip
         return norm, product, after
 
@@ -131,8 +131,16 @@ class _Blocks:
             return partial(triton_paged.decode, self.q, pool, table, positions, **named, out=self.mixed, pdl=self.pdl)
         table, starts, positions = given[names[0]], given[names[1]], given[names[2]]
         return partial(
-            triton_paged.prefill, self.q, pool, table, starts, positions, **named, out=self.mixed, pdl=self.pdl
-        )
+            triton_paged.prefill, self.q, pool, table, starts, positions, **named, own=self._own(layer), out=self.mixed,
+            pdl=self.pdl,
+        )  # fmt: skip
+
+    def _own(self, layer: LayerPlan) -> torch.Tensor | None:
+        """Where the step's keys and values lie besides, in order; None where attention reads pages alone."""
+        pool = self.around.pools[int(layer.attention.reads[1].name)]
+        if layer.attention.op.name == "paged_attention_decode" or layer.window or pool.storage.dtype != self.q.dtype:
+            return None
+        return self.own.view(2, pool.kind.heads, self.rows, pool.kind.head_dim)
 
     def _out(self, layer: LayerPlan) -> Any:
         product = self._product(self.mixed.flatten(1), self._matrix("dense", (layer.out,)), self.out)
@@ -181,8 +189,9 @@ class _Blocks:
             ((1, 0 if few else rows, 2 * inner), between),
             ((rows, inner), narrow),
             ((parts(width, inner), rows, width), torch.float32),
+            ((rows, qkv.shape[0] - heads * dim), narrow),
         )
-        self.normed, self.qkv, self.q, self.mixed, self.out, self.both, self.active, self.down = made
+        self.normed, self.qkv, self.q, self.mixed, self.out, self.both, self.active, self.down, self.own = made
 
     def _matrix(self, layout: str, recipes: Sequence[str]) -> torch.Tensor:
         made: torch.Tensor = self.around.residents.get(layout, recipes)

@@ -51,17 +51,17 @@ class ChainBuffers:
         self.row_squares = floats(tile["down"].squares(chain.hidden))
         self.middle_squares = floats(tile["output"].squares(chain.hidden))
         self.qkv = floats((chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
-        self.attended, self.gated = split(wide), split(chain.feed_forward)
+        self.attended, self.gated = split(wide), split(tile["down"].width(chain.feed_forward))
         self.best = floats(tiles.HEAD_BLOCKS)
         self.best_id = torch.zeros(tiles.HEAD_BLOCKS, dtype=torch.int32, device=device)
         words = STATE_WORDS + -(-max_seq // page_tokens)
         self.state = torch.zeros(words, dtype=torch.int32, device=device)
         self.host_state = torch.zeros(words, dtype=torch.int32).pin_memory()
         self.ring = torch.zeros(max_seq, dtype=torch.int32).pin_memory()
-        self.turns = self._turns(chain, device, max_seq)
+        self.turns = self.turns_of(chain, device, max_seq)
 
     @staticmethod
-    def _turns(chain: Chain, device: torch.device, max_seq: int) -> torch.Tensor:
+    def turns_of(chain: Chain, device: torch.device, max_seq: int) -> torch.Tensor:
         """f32 [max_seq, pairs, 2]: cos and sin as the step's own rope table gives them."""
         turn: dict[str, Any] = dict(chain.turn)
         both = [torch.empty(max_seq, turn["dims"] // 2, device=device) for _ in range(2)]
@@ -87,20 +87,20 @@ class ChainWeights:
         layer, tile = chain.layers[number], chain.products
         return {
             "norm": get("f32", (layer.norm,)),
-            "qkv": get(layout_of(tile["qkv"]), layer.qkv),
+            "qkv": get(layout_of(tile["qkv"], chain.hidden), layer.qkv),
             "bias": get("f32", layer.biases) if layer.biases else None,
             "q_norm": get("f32", (layer.q_norm,)) if layer.q_norm else None,
             "k_norm": get("f32", (layer.k_norm,)) if layer.k_norm else None,
-            "output": get(layout_of(tile["output"]), (layer.output,)),
+            "output": get(layout_of(tile["output"], chain.heads * tiles.HEAD_DIM), (layer.output,)),
             "feed_forward_norm": get("f32", (layer.feed_forward_norm,)),
-            "gate_up": get(layout_of(tile["gate_up"]), layer.gate_up),
-            "down": get(layout_of(tile["down"]), (layer.down,)),
+            "gate_up": get(layout_of(tile["gate_up"], chain.hidden), layer.gate_up),
+            "down": get(layout_of(tile["down"], chain.feed_forward), (layer.down,)),
         }
 
 
-def layout_of(tile: tiles.Tile) -> str:
-    """The word of ``residents.py`` for a matrix packed for ``tile``."""
-    return f"fragments {tile.kind} {tile.rows} {tile.tiles} {tile.warps}"
+def layout_of(tile: tiles.Tile, columns: int) -> str:
+    """The word of ``residents.py`` for a matrix of ``columns`` packed for ``tile``."""
+    return f"fragments {tile.kind} {tile.rows} {tile.tiles} {tile.warps} {tile.width(columns)}"
 
 
 class ChainStep:
@@ -165,7 +165,7 @@ class ChainStep:
         yield _product(
             tile["gate_up"], 2 * inner, hidden, weights=_at(weights["gate_up"]), row=_at(buffers.middle_normed),
             squares=_at(buffers.middle_squares), square_count=buffers.middle_squares.numel(), out=_at(buffers.gated),
-            outputs=inner, eps=chain.eps,
+            outputs=tile["down"].width(inner), eps=chain.eps,
         )  # fmt: skip
         last = layer == len(self._layers) - 1
         gain = self._weights.final_norm if last else self._layers[layer + 1]["norm"]
@@ -192,9 +192,8 @@ class ChainStep:
 
 
 def _product(tile: tiles.Tile, rows: int, columns: int, **given: Any) -> KernelLaunch:
-    return KernelLaunch(
-        tile.kernel(columns), tile.blocks(rows), 32 * tile.warps, tile.shared_bytes(columns), arguments.Product(**given)
-    )
+    made = arguments.Product(tiles=rows // (tile.tiles * tile.rows), **given)
+    return KernelLaunch(tile.kernel(columns), tile.blocks(rows), 32 * tile.warps, tile.shared_bytes(columns), made)
 
 
 def _at(tensor: torch.Tensor | None) -> int:

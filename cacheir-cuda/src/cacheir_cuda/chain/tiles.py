@@ -45,6 +45,45 @@ class Tile:
         """How many parts of the sum of squares a residual product of ``rows`` rows leaves: one for each 8 outputs."""
         return self.blocks(rows) * -(-self.tiles * self.rows // 8)
 
+    def width(self, columns: int) -> int:
+        """The columns of the packed matrix, and of the row, of one that has ``columns``."""
+        return columns
+
+
+@dataclass(frozen=True)
+class Stream(Tile):
+    """Tiles that stream through shared memory (``cpp/stream.cuh``): ``grid`` blocks walk over all of them.
+
+    Each warp has ``stages`` pieces of ``stage`` kilobytes under way. A matrix whose columns are no whole number of
+    steps is packed with zeros behind them.
+    """
+
+    grid: int = 1
+    stage: int = 1
+    stages: int = 1
+
+    def kernel(self, columns: int) -> str:
+        """The function's name in the cubin."""
+        return f"stream_{self.kind}_k{self.width(columns)}_r{self.rows}_w{self.warps}_s{self.stage}x{self.stages}"
+
+    def blocks(self, rows: int) -> int:
+        """Blocks for a matrix of ``rows`` rows."""
+        return self.grid
+
+    def shared_bytes(self, columns: int) -> int:
+        """Dynamic shared memory of a block."""
+        return self.warps * self.stage * self.stages * 1024
+
+    def width(self, columns: int) -> int:
+        """``columns`` up to a whole number of steps of all warps."""
+        steps = 16 // self.rows * self.warps * 32
+        return -(-columns // steps) * steps
+
+
+def streamed(kind: str, rows: int, warps: int, grid: int, stage: int, stages: int) -> Stream:
+    """A ``Stream`` with one tile at a time; two blocks must fit a multiprocessor."""
+    return Stream(kind, rows, 1, warps, "ring", 2, 0, grid, stage, stages)
+
 
 # (kind, rows, columns) of the matrix -> the choice, the fastest of those that were timed on an H200
 # (benchmarks/cuda/notes.md): how the chain's kernels share a multiprocessor matters more than each by itself.
@@ -64,6 +103,16 @@ CHOICES: dict[tuple[str, int, int], Tile] = {
     ("residual", 1536, 1536): Tile("residual", 16, 1, 12, "registers", 2, 4),
     ("swiglu", 17920, 1536): Tile("swiglu", 16, 4, 16, "shared", 1, 0),
     ("residual", 1536, 8960): Tile("residual", 4, 1, 10, "shared", 3, 0),
+    # Qwen2.5-7B
+    ("qkv", 4608, 3584): streamed("qkv", 16, 14, 144, 1, 7),
+    ("residual", 3584, 3584): streamed("residual", 16, 14, 112, 1, 7),
+    ("swiglu", 37888, 3584): streamed("swiglu", 16, 14, 132, 1, 7),
+    ("residual", 3584, 18944): streamed("residual", 4, 15, 128, 1, 6),
+    # Llama-3.1-8B
+    ("qkv", 6144, 4096): streamed("qkv", 16, 16, 128, 1, 6),
+    ("residual", 4096, 4096): streamed("residual", 16, 16, 128, 1, 6),
+    ("swiglu", 28672, 4096): streamed("swiglu", 16, 16, 128, 1, 6),
+    ("residual", 4096, 14336): streamed("residual", 4, 14, 128, 1, 7),
 }
 
 
@@ -82,9 +131,11 @@ ATTENTIONS: dict[Heads, int] = {
     Heads(1024, 16, 8, True): 2,
     Heads(2048, 16, 8, True): 1,
     Heads(1536, 12, 2, False): 2,
+    Heads(3584, 28, 4, False): 2,
+    Heads(4096, 32, 8, False): 2,
 }
 # Width of the row -> vocabulary rows that a warp of the head takes at once.
-HEAD_ROWS = {1024: 4, 2048: 1, 1536: 2}
+HEAD_ROWS = {1024: 4, 2048: 1, 1536: 2, 3584: 1, 4096: 1}
 HEAD_BLOCKS = 264
 
 

@@ -79,10 +79,10 @@ def _turn(parts, bias, norm, cos, sin, token, tokens, first, width, dim: tl.cons
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, scales, tokens, pages, eps,
+def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, scales, own, tokens, pages, eps,
                heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
                half: tl.constexpr, PARTS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, HALVES: tl.constexpr,
-               CODED: tl.constexpr, FP8: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+               CODED: tl.constexpr, FP8: tl.constexpr, OWN: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
                PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
@@ -113,6 +113,9 @@ def _after_qkv(parts, bias, q_norm, k_norm, cos, sin, slots, q, storage, scales,
             if BIAS:
                 made += tl.load(bias + columns, mask=inside, other=0.0)
             place = (page * 2 * kv_heads + first - heads + member) * page_tokens + offset
+        if OWN:  # all keys of the first head, then of the next one; all values behind them
+            at_own = ((first - heads + member) * tokens + token)[:, None] * dim + at[None, :]
+            tl.store(own + at_own, made.to(own.dtype.element_ty), mask=inside)
         if CODED:
             made = tl.where(inside, made, 0.0)
             scale = scale_of(made, FP8)
@@ -179,9 +182,13 @@ def after_qkv(
     eps: float,
     layout: str,
     q: Tensor,
+    own: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
-    """``parts`` [P, T, (N + 2 K) D] of q, k, v -> q [T, N, D] normed by head and turned; k and v go to the pages."""
+    """``parts`` [P, T, (N + 2 K) D] of q, k, v -> q [T, N, D] normed by head and turned; k and v go to the pages.
+
+    And to ``own`` [2, K, T, D], where it is given.
+    """
     count, tokens = parts.shape[0], parts.shape[1]
     heads, dim = q.shape[1:]
     kv_heads = kv.kind.heads
@@ -190,9 +197,10 @@ def after_qkv(
     grid = (tokens, (heads + 2 * kv_heads) // block)
     launch(
         _after_qkv, grid, parts, cos if bias is None else bias, q_norm, k_norm, cos, sin, slots, q, kv.layer(layer),
-        kv.scales(layer), tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads, page_tokens=kv.page_tokens,
-        dim=dim, half=cos.shape[1], PARTS=count, BIAS=bias is not None, NORM=norms is not None,
-        HALVES=layout == "half", CODED=kv.coded, FP8=kv.kind.dtype == "fp8", HEADS=block,
+        kv.scales(layer), q if own is None else own, tokens, kv.pages, eps, heads=heads, kv_heads=kv_heads,
+        page_tokens=kv.page_tokens, dim=dim, half=cos.shape[1], PARTS=count, BIAS=bias is not None,
+        NORM=norms is not None, HALVES=layout == "half", CODED=kv.coded, FP8=kv.kind.dtype == "fp8",
+        OWN=own is not None, HEADS=block,
         BLOCK=triton.next_power_of_2(max(16, dim)), pdl=pdl, num_warps=2,
     )  # fmt: skip
 

@@ -50,29 +50,52 @@ def _keys(query, storage, scales, table, first, stop, positions, largest, total,
         made = values.to(tl.float32) * tl.load(at_scale + kv_heads * page_tokens, mask=seen, other=0.0)[:, None]
         values = made.to(query.dtype)
     values = values.to(query.dtype)
+    allowed = seen[None, :] & (key[None, :] <= positions[:, None])
+    if MASK:
+        if window > 0:
+            allowed = allowed & ((key[None, :] > positions[:, None] - window) | (key < sinks)[None, :])
+    return _take(scores, values, allowed, largest, total, mixed, softcap, MASK)
+
+
+@triton.jit
+def _take(scores, values, allowed, largest, total, mixed, softcap, MASK: tl.constexpr):
+    """The running softmax with ``scores`` f32 [R, KEYS], in powers of two, of the keys whose ``values`` those are."""
     if softcap > 0:
         # scores are in powers of two here: tanh by exp, 1 - 2 / (exp(2 s) + 1) is right at both ends.
         natural = scores / 1.4426950408889634
         scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * natural / softcap) + 1.0)) * 1.4426950408889634
     if MASK:
-        allowed = seen[None, :] & (key[None, :] <= positions[:, None])
-        if window > 0:
-            allowed = allowed & ((key[None, :] > positions[:, None] - window) | (key < sinks)[None, :])
         scores = tl.where(allowed, scores, float("-inf"))
     new = tl.maximum(largest, tl.max(scores, axis=1))
     safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key yet
     weights = tl.exp2(scores - safe[:, None])
     kept = tl.exp2(largest - safe)
     total = total * kept + tl.sum(weights, axis=1)
-    mixed = dot(weights.to(query.dtype), values, mixed * kept[:, None], "ieee")
+    mixed = dot(weights.to(values.dtype), values, mixed * kept[:, None], "ieee")
     return new, total, mixed
 
 
 @triton.jit
-def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softcap, width, window, sinks,
+def _own_keys(query, keys, values, first, member, stop, largest, total, mixed, scale, softcap, dim: tl.constexpr,
+              MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """One tile of keys of the step itself, which lie one after the other: key ``first`` of a row and those behind it.
+
+    ``member`` [R] are the places of the queries in the row, ``stop`` is its length.
+    """
+    key, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
+    place = key[:, None] * dim + at[None, :]
+    inside = (key < stop)[:, None] & (at < dim)[None, :]
+    tile = tl.load(keys + place, mask=inside, other=0.0)
+    scores = dot(query, tl.trans(tile), tl.zeros((query.shape[0], KEYS), tl.float32), "ieee") * scale
+    tile = tl.load(values + place, mask=inside, other=0.0)
+    return _take(scores, tile, key[None, :] <= member[:, None], largest, total, mixed, softcap, MASK)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens, scale, softcap, width, window, sinks,
              heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
-             CODED: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
-             PDL: tl.constexpr):  # fmt: skip
+             CODED: tl.constexpr, OWN: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
+             COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -100,6 +123,9 @@ def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softc
         clear = 0
         if window == 0:
             clear = (base + 1) // KEYS * KEYS
+        if OWN:  # in the pages are only those before the step
+            stop = tl.load(positions + begin)
+            clear = stop // KEYS * KEYS
         largest = tl.full((QUERIES,), float("-inf"), tl.float32)
         total = tl.zeros((QUERIES,), tl.float32)
         mixed = tl.zeros((QUERIES, BLOCK), tl.float32)
@@ -124,6 +150,28 @@ def _prefill(q, storage, scales, table, row_starts, positions, out, scale, softc
                     window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS,
                     BLOCK)  # fmt: skip
                 first += KEYS
+        if OWN:
+            place_own = (kv_head * tokens + begin).to(tl.int64) * dim
+            keys = own + place_own
+            values = own + tl.cast(tokens, tl.int64) * kv_heads * dim + place_own
+            where = start - begin + member
+            clear, stop = (start - begin) // KEYS * KEYS, tl.minimum(start - begin + QUERIES, end - begin)
+            if COUNTED:
+                for first in tl.range(0, clear, KEYS):
+                    largest, total, mixed = _own_keys(
+                        query, keys, values, first, where, clear, largest, total, mixed, scale, softcap, dim, False,
+                        KEYS, BLOCK)  # fmt: skip
+                for first in tl.range(clear, stop, KEYS):
+                    largest, total, mixed = _own_keys(
+                        query, keys, values, first, where, stop, largest, total, mixed, scale, softcap, dim, True, KEYS,
+                        BLOCK)  # fmt: skip
+            else:
+                first = 0
+                while first < stop:
+                    largest, total, mixed = _own_keys(
+                        query, keys, values, first, where, stop, largest, total, mixed, scale, softcap, dim, True, KEYS,
+                        BLOCK)  # fmt: skip
+                    first += KEYS
         mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out + place, mixed.to(out.dtype.element_ty), mask=inside)
 
@@ -206,22 +254,26 @@ def prefill(
     window: int,
     softcap: float = 0.0,
     sinks: int = 0,
+    own: Tensor | None = None,
     out: Tensor,
     pdl: bool = False,
 ) -> None:
     """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T] -> out [T, N, D], causal.
 
     A row without tokens and a token without a row are left as they are. Float32 queries are rounded to the pages' type,
-    where that is not one of codes.
+    where that is not one of codes. ``own`` [2, K, T, D] of q's type are the step's own keys and values, as they are in
+    the pages: read there, they need no gathering. Not with a window.
     """
     tokens, heads, dim = q.shape
     wide = q.dtype == float32 and (kv.coded or kv.storage.dtype == float32)
-    queries = 16 if tokens <= 32 else 128 if tokens >= 512 and not wide else 64
+    queries = 16 if tokens <= 32 else 128 if tokens >= 512 and not wide and own is None else 64
     grid = (heads, triton.cdiv(tokens, queries), page_table.shape[0])
     launch(
-        _prefill, grid, q, kv.layer(layer), kv.scales(layer), page_table, row_starts, positions, out, scale * _LOG2E,
+        _prefill, grid, q, kv.layer(layer), kv.scales(layer), q if own is None else own, page_table, row_starts,
+        positions, out, tokens, scale * _LOG2E,
         softcap, page_table.shape[1], window, sinks, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens,
-        dim=dim, CODED=kv.coded, QUERIES=queries, KEYS=64, BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED,
+        dim=dim, CODED=kv.coded, OWN=own is not None, QUERIES=queries, KEYS=64,
+        BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED,
         pdl=pdl, num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
     )  # fmt: skip
 
