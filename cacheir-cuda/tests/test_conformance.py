@@ -92,7 +92,6 @@ class TestTorchKernels(KernelTests):
         return prepared
 
 
-@pytest.mark.slow
 class TestTritonKernels(TestTorchKernels):
     """In Triton's interpreter, which is chosen before a kernel is defined."""
 
@@ -110,14 +109,12 @@ class TestTritonKernels(TestTorchKernels):
             return iter(tuple(super().cases()))
 
 
-@pytest.mark.slow
 class TestBlockKernels(TestTritonKernels):
     """Those that blocks are made of."""
 
     plugin = "cacheir_cuda_block_on_arrays"
 
 
-@pytest.mark.slow
 class TestFixedKernels(TestTritonKernels):
     """Those of ``--batch-invariant``, in the same interpreter."""
 
@@ -205,8 +202,8 @@ TARGETS = (
     (TestFixedKernels, "cuda.fixed"),
     (TestCompiledKernels, "cuda.cpp"),
 )
-for tests, kind in TARGETS:
-    sys.modules[tests.plugin] = _plugin_on_arrays(tests.plugin, kind)
+# Not by a loop, whose variable pytest would take for one more class of tests.
+sys.modules.update({tests.plugin: _plugin_on_arrays(tests.plugin, kind) for tests, kind in TARGETS})
 
 
 def _pool(pool: KVPool) -> Pool:

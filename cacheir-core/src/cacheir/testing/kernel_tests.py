@@ -58,6 +58,11 @@ class KernelTests:
 
     plugin: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+    _runs: ClassVar[dict[tuple[Any, ...], _Run]]  # a kernel is called once for a case, and several checks look at that
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls._runs = {}
 
     def prepare(self, kernel: KernelSpec, op: Op, operands: Sequence[Any]) -> list[Any]:
         """What the kernel is called with: ``operands`` are arrays (bf16 as uint16), ``QuantArray`` and ``KVPool``."""
@@ -119,7 +124,8 @@ class KernelTests:
 
     def test_writes_only_into_out(self, accepted: Case) -> None:
         """What lies around a buffer is another op's."""
-        spilt = [name for name, around in zip(self._run(accepted).names, self._run(accepted).guards) if not around]
+        run = self._run(accepted)
+        spilt = [name for name, around in zip(run.names, run.guards) if not around]
         assert not spilt, f"{accepted}: writes beyond the ends of {', '.join(spilt)}: keep to the shape of out"
 
     def test_does_not_change_operands(self, accepted: Case) -> None:
@@ -155,7 +161,13 @@ class KernelTests:
         return tuple(kernel for kernel in self._installation.kernels if kernel.name not in others)
 
     def _run(self, case: Case, reuse: Mapping[int, int] | None = None, nan: bool = False) -> _Run:
-        """Call the kernel once, on data that depends on the case alone; ``nan`` puts a NaN into the first operand.
+        key = (str(case), *(reuse or {}).items(), nan)
+        if key not in self._runs:
+            self._runs[key] = self._call(case, reuse, nan)
+        return self._runs[key]
+
+    def _call(self, case: Case, reuse: Mapping[int, int] | None, nan: bool) -> _Run:
+        """Call the kernel, on data that depends on the case alone; ``nan`` puts a NaN into the first operand.
 
         ``reuse`` gives results, by number, the buffers of operands.
         """
