@@ -81,4 +81,6 @@ def test_what_cannot_be_is_refused(tiny: Path, cacheir: Callable[..., Any]) -> N
     for command in (["run"], ["compile", "--output", "never"]):
         made = cacheir(*command, str(tiny), "--cuda-dtype", "float16", *(["--backend", "cpu"] * (command == ["run"])))
         assert made.returncode == 2 and "has no option 'cuda_dtype'" in made.stderr
+        assert "leave it out, or choose the backend that has it: cuda" in made.stderr
+        assert "compil" not in made.stderr and "passes" not in made.stderr  # it is refused before a compile
     assert not Path("never").exists()

@@ -53,6 +53,8 @@ def benchmark(
     precise: bool = model_options.PRECISE,
     quant: str = model_options.QUANT,
     kv_dtype: str = model_options.KV_DTYPE,
+    kv_window: int = model_options.KV_WINDOW,
+    kv_sinks: int = model_options.KV_SINKS,
     cuda_dtype: str = model_options.CUDA_DTYPE,
     suite: str = typer.Option(
         "", help="Run a plugin's suite instead; `cacheir plugins list --kind benchmarks` lists them."
@@ -83,6 +85,8 @@ def benchmark(
     if model is None:
         raise UsageError("there is no model to measure", hint="cacheir benchmark MODEL, or --suite NAME")
     if against:
+        if kv_window or kv_sinks:
+            raise UsageError("--against compares with peers that see all positions", hint="leave out --kv-window")
         compared = run_against(
             model,
             against,
@@ -110,6 +114,8 @@ def benchmark(
         precise=precise,
         quant=quant,
         kv_dtype=kv_dtype,
+        kv_window=kv_window,
+        kv_sinks=kv_sinks,
         cuda_dtype=cuda_dtype,
         unfuse=[],
     ) as runtime:
@@ -127,6 +133,8 @@ def benchmark(
             "precise": runtime.artifact.card.options.precise,
             "quant": quant,
             "kv_dtype": kv_dtype,
+            "kv_window": runtime.artifact.card.options.kv_window,
+            "kv_sinks": runtime.artifact.card.options.kv_sinks,
             "cuda_dtype": cuda_dtype,
             "threads": threads,
             "max_seq": runtime.artifact.card.max_seq,
@@ -142,6 +150,7 @@ def benchmark(
         words += ["--precise"] if precise else []
         words += [*(["--quant", quant] if quant else []), *(["--kv-dtype", kv_dtype] if kv_dtype else [])]
         words += ["--cuda-dtype", cuda_dtype] if cuda_dtype else []
+        words += ["--kv-window", str(kv_window), "--kv-sinks", str(kv_sinks)]
         report["start_up"] = start_up_report(measure_start_up(model, prompt, words, repeats=start_up, progress=say))
     report["environment"] = environment()
     _emit(report, output)

@@ -37,6 +37,8 @@ def bisect(
     kernel: list[str] = _KERNEL,
     precise: bool = typer.Option(False, "--precise", help="Take only kernels that compute in f32."),
     quant: str = model_options.QUANT,
+    kv_window: int = model_options.KV_WINDOW,
+    kv_sinks: int = model_options.KV_SINKS,
     exit_code: bool = typer.Option(False, "--exit-code", help="End with 1 where something is wrong."),
     trials: bool = typer.Option(False, "--trials", help="List all runs."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
@@ -58,6 +60,8 @@ def bisect(
             kernels=forced_kernels(kernel),
             precise=precise,
             quant=quant,
+            kv_window=kv_window,
+            kv_sinks=kv_sinks,
         ),
         progress=say,
     )

@@ -50,6 +50,8 @@ def explain_command(
     kernel: list[str] = _KERNEL,
     precise: bool = model_options.PRECISE,
     quant: str = model_options.QUANT,
+    kv_window: int = model_options.KV_WINDOW,
+    kv_sinks: int = model_options.KV_SINKS,
     batch_invariant: bool = model_options.BATCH_INVARIANT,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -60,6 +62,8 @@ def explain_command(
         precise=precise,
         quant=quant,
         batch_invariant=batch_invariant,
+        kv_window=kv_window,
+        kv_sinks=kv_sinks,
     )
     artifact, refusal = _opened(model, backend, options, to_run=measure)
     if pass_name:
@@ -116,6 +120,6 @@ def _opened(model: str, backend: str, options: CompileOptions, *, to_run: bool) 
     if demanded and options != CompileOptions():
         raise UsageError(
             f"{model} is an artifact: it was compiled already",
-            hint="--kernel, --max-seq, --precise, --quant and --batch-invariant are for models; compile it again",
+            hint="--kernel, --max-seq, --precise, --quant, --batch-invariant, --kv-window, --kv-sinks are for models",
         )
     return open_program(path, replace(options, target=choice.name), progress=say), choice.refusal

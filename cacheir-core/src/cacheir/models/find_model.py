@@ -30,6 +30,8 @@ def find_path(model: str | Path, installation: Installation) -> Path:
     Raises UsageError where it is neither, or the named model's distribution is not installed.
     """
     path = Path(checked_place("model", model))
+    if not str(model):  # as a path that would be the current folder
+        raise UsageError("the model's name is empty", hint="give a folder, a file, or a name; . is the current folder")
     if _is_there(path):
         return path.absolute()
     named = installation.models.find(str(model)) if isinstance(model, str) else None

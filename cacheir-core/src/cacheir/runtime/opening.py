@@ -158,6 +158,9 @@ def find_program(
     if card is not None:
         _check_artifact(card, path, wanted)
     choice = choose_backend(installation, options.backend, demanded=card.backend if card else "")
+    # Before a compile that takes long: most likely the option is another backend's.
+    backends = installation.backends
+    check_backend_options(backends[choice.name], options.executor.extra, backends=backends)
     if isinstance(model, Artifact):
         return model, choice
     wanted = replace(wanted, target=choice.name)
