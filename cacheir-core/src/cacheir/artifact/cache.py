@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from cacheir.artifact.partial import finished_name, is_abandoned, is_partial, partial_path, remove_all_leftovers
@@ -15,6 +16,7 @@ from cacheir.artifact.read import read_card
 from cacheir.errors import CacheIRError
 from cacheir.quick_dataclass import dataclass
 from cacheir.weights.made_cache import MADE
+from cacheir.weights.writer_lock import writing
 
 _PROGRAMS = "programs"
 # What is kept beside the programs, each small and made again when it is missing.
@@ -89,8 +91,8 @@ def remove(path: Path) -> bool:
     """
     doomed = partial_path(path)
     try:
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        with writing(doomed, partial(os.rename, path)):
+            shutil.rmtree(doomed)
     except FileNotFoundError:
         return True  # another process was faster
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Names of folders that are not finished yet: they carry the process that writes them, so that leftovers are known."""
+"""Names of folders that are not finished yet: they carry the process that writes them, so that leftovers are known.
+
+Who writes holds a lock besides (``weights/writer_lock.py``): another container does not know the process by its number.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import shutil
 import sys
 import time
 from pathlib import Path
+
+from cacheir.weights.writer_lock import clearing, is_written
 
 _MARK = ".partial-"
 # What a writer moved aside to put its own in place, and removes last.
@@ -40,7 +45,7 @@ def finished_name(path: Path) -> str:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that wrote this unfinished folder is gone.
+    """Whether the process that wrote this unfinished folder is gone; a decision that stays true within ``clearing``.
 
     In a container that was started again this process may have the number of the one that was killed: then it wrote
     and moved nothing before it began.
@@ -50,10 +55,11 @@ def is_abandoned(path: Path) -> bool:
         return False  # on Windows nobody can ask about a process without ending it
     try:
         if int(spelt[2]) == os.getpid():
-            return path.lstat().st_ctime < _OLDEST_OF_OURS  # the time that a rename changes too
+            # The time that a rename changes too.
+            return path.lstat().st_ctime < _OLDEST_OF_OURS and not is_written(path)
         os.kill(int(spelt[2]), 0)
     except ProcessLookupError:
-        return True
+        return not is_written(path)  # it may live in another container, where numbers are others
     except (OSError, OverflowError, ValueError):
         return False  # it belongs to somebody else, or it is the number of no process
     return False
@@ -74,10 +80,13 @@ def _clear(folder: Path, wanted: str | None) -> None:
         names = sorted(os.listdir(folder))
     except OSError:
         return  # it is not there yet, or not ours to read: then nothing of ours was written into it
-    for name in names:
-        spelt = _PARTIAL.fullmatch(name) if _MARK in name else None
-        if spelt is not None and wanted in (None, spelt[1]) and is_abandoned(folder / name):
-            said = _cleared(folder / name, folder / spelt[1])
+    spelt = [match for name in names if _MARK in name and (match := _PARTIAL.fullmatch(name))]
+    found = [(folder / each[0], folder / each[1]) for each in spelt if wanted in (None, each[1])]
+    if not found:
+        return
+    with clearing(folder):
+        for left, place in found:
+            said = _cleared(left, place) if is_abandoned(left) else ""
             if said:
                 print(f"{said}, which a process that was killed left behind", file=sys.stderr)
 

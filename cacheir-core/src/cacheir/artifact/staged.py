@@ -19,6 +19,7 @@ from cacheir.ir.parser import parse_module
 from cacheir.pipeline.program import Paused
 from cacheir.schedule.record_json import from_json, to_json
 from cacheir.weights.atomic_file import write_error
+from cacheir.weights.writer_lock import writing
 
 STAGE = "stage.json"
 FORMAT = 1
@@ -62,13 +63,14 @@ def write_stage(path: Path, paused: Paused, *, options: CompileOptions, model: P
     folder = partial_path(path)
     remove_leftovers(path)
     try:
-        for name, data in files.items():
-            place = inside(folder, name)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-        if path.exists():
-            shutil.rmtree(path)
-        os.rename(folder, path)
+        with writing(folder, Path.mkdir):
+            for name, data in files.items():
+                place = inside(folder, name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(data)
+            if path.exists():
+                shutil.rmtree(path)
+            os.rename(folder, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:

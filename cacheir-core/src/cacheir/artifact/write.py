@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from cacheir.schedule.program import Program
 from cacheir.schedule.record_json import json_bytes, to_json
 from cacheir.weights.atomic_file import write_error
 from cacheir.weights.store import WeightStore
+from cacheir.weights.writer_lock import writing
 
 # What a rename says where another process was there between looking and moving.
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from cacheir.models.imported import GenerationDefaults, ImportedModel, Tokenizer
 from cacheir.schedule.record_json import from_json, to_json
 from cacheir.weights.atomic_file import write_error
 from cacheir.weights.safetensors_file import TensorEntry, write_tensors
+from cacheir.weights.writer_lock import writing
 
 MARKER = "cacheir_checkpoint.json"
 TENSORS = "weights.safetensors"
@@ -62,8 +64,9 @@ def write_checkpoint(
     check_place(folder)
     remove_leftovers(folder)
     partial = partial_path(folder)
+    held = ExitStack()
     try:
-        partial.mkdir(parents=True)
+        held.enter_context(writing(partial, Path.mkdir))
         with (partial / TENSORS).open("wb") as file:
             offsets = write_tensors(file, entries, chunks_of)
         tensors = {
@@ -97,6 +100,7 @@ def write_checkpoint(
         raise write_error(folder, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        held.close()
 
 
 def write_arrays(folder: Path, model: ImportedModel, made_by: str, arrays: Mapping[str, Any]) -> None:
@@ -174,16 +178,17 @@ def _tokenizer(folder: Path, value: Mapping[str, Any], where: str) -> TokenizerS
 def _put(partial: Path, folder: Path) -> None:
     """Put the finished folder in place of the checkpoint that may be there."""
     aside = aside_path(partial)
-    if folder.exists():
-        os.rename(folder, aside)
-    try:
-        os.rename(partial, folder)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, folder)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with ExitStack() as held:
+        if folder.exists():
+            held.enter_context(writing(aside, lambda made: os.rename(folder, made)))
+        try:
+            os.rename(partial, folder)
+        except OSError:
+            if aside.exists():
+                os.rename(aside, folder)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def text_hash(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cacheir.errors import ArtifactError, UsageError
+from cacheir.weights.writer_lock import writing
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -28,13 +29,13 @@ def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         if path.exists() and not path.is_file() and not path.is_dir():
             _write(path, parts)  # a rename would put a file in the place of /dev/null
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _write(partial, parts)
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with writing(partial, Path.touch):
+            try:
+                _write(partial, parts)
+                os.replace(partial, path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise write_error(path, error) from error
 
