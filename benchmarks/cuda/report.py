@@ -1,0 +1,240 @@
+"""Writes report.json, report.md, beside.md and their charts from the raw samples: python benchmarks/cuda/report.py.
+
+Raw samples are shape_*.json (``shape_run.py``), beside_*.json (``beside.py``) and decode_chain_*.json
+(``decode_chain.py``); nothing else is read, and every figure in the report is worked out from them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from report_charts import bars
+
+HERE = Path(__file__).parent
+# What the issue asks: milliseconds of the first token by prompt, of each further one at 512 (must, aim), and output
+# tokens a second by batch.
+FIRST_MS = {
+    "qwen3-0.6b": {"16": 1.2, "2048": 7.0},
+    "qwen3-1.7b": {"16": 1.8, "2048": 15.0},
+    "r1-distill-1.5b": {"16": 1.8, "2048": 14.0},
+}
+TOKEN_MS = {
+    "qwen3-0.6b": (0.52, 0.43),
+    "qwen3-1.7b": (1.05, 0.92),
+    "r1-distill-1.5b": (1.00, 0.84),
+    "qwen2.5-7b": (3.5, None),
+    "llama-3.1-8b": (3.75, None),
+}
+BATCH_TOKENS = {
+    "qwen3-0.6b": {8: 14000, 32: 27500},
+    "qwen3-1.7b": {8: 7000, 32: 18000},
+    "r1-distill-1.5b": {8: 8500, 32: 28000},
+}
+PREFILL_TFLOPS = {"llama-3.1-8b": 540.0}
+NAMES = {"r1-distill-qwen-1.5b": "r1-distill-1.5b"}
+_HEAD = """# The CUDA backend on one H200
+
+Written by `python benchmarks/cuda/report.py` from the raw samples beside it. Random weights of the exact shape,
+bfloat16, wall clock with the ids visible to the host, medians. What was predicted, tried and missed, and why:
+[notes.md](notes.md); beside vLLM: [beside.md](beside.md).
+"""
+_BESIDE_HEAD = """# CacheIR beside vLLM on one H200
+
+Written by `python benchmarks/cuda/report.py` from beside_*.json (raw samples of `beside.py`): both engines in turn,
+random weights of the exact shape, bfloat16, the same ids in, greedy ids out, prefix cache off. Times are wall clock,
+medians; busy is the time in which kernels ran, by torch's profiler, of one run. vLLM's wall clock on this machine is
+largely its host's: the last column is its busy time over our wall clock. Random weights leave many close calls: after
+the first one that the engines decide otherwise, the rest of an answer differs.
+
+![batch 1](report_batch_1.svg)
+
+![batches](report_batches.svg)
+"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure beside what was asked of it; ``asked`` None: nothing was. ``most`` says that less is better."""
+
+    model: str
+    what: str
+    found: float
+    unit: str
+    asked: float | None
+    most: bool
+    samples: int
+    file: str
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it is as asked."""
+        if self.asked is None:
+            return None
+        return self.found <= self.asked if self.most else self.found >= self.asked
+
+
+def main() -> None:
+    """All of the report."""
+    figures = [*_shapes(), *_batches()]
+    besides = [(path, json.loads(path.read_text())) for path in sorted(HERE.glob("beside_*.json"))]
+    report = {
+        "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
+        "beside": {path.name: _beside(found) for path, found in besides},
+        "parity": list(_parity()),
+    }
+    (HERE / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    (HERE / "report.md").write_text(_markdown(figures, report["parity"]))
+    (HERE / "beside.md").write_text(_beside_markdown(report["beside"]))
+    single = [
+        (f"{made['model']}, prompt {row['prompt']}, output {row['output']} ({made['peer']})", row["ratio"])
+        for made in report["beside"].values()
+        for row in made["rows"]
+        if row["batch"] == 1
+    ]
+    (HERE / "report_batch_1.svg").write_text(bars("Times as fast as vLLM at batch 1", single, "x", mark=1.0))
+    several = [
+        (f"{made['model']}, batch {row['batch']} ({made['peer']}): {who}", row[f"{who}_tokens_per_s"])
+        for made in report["beside"].values()
+        for row in made["rows"]
+        if row["batch"] > 1
+        for who in ("ours", "peer")
+    ]
+    (HERE / "report_batches.svg").write_text(bars("Output tokens a second, 128 in and 128 out", several, ""))
+    print(f"{len(figures)} figures, {sum(figure.met is False for figure in figures)} missed")
+
+
+def _shapes() -> Iterator[Figure]:
+    for path in sorted(HERE.glob("shape_*.json")):
+        made = json.loads(path.read_text())
+        model = made["model"]
+        for prompt, row in _rows(made.get("first")):
+            asked = FIRST_MS.get(model, {}).get(prompt)
+            count = len(row["samples_ms"])
+            middle = statistics.median(row["samples_ms"])
+            yield Figure(model, f"first token at {prompt}", middle, "ms", asked, True, count, path.name)
+            if prompt == "2048":
+                wanted = PREFILL_TFLOPS.get(model)
+                yield Figure(model, "prefill of 2048", row["tflops"], "TFLOP/s", wanted, False, count, path.name)
+        for prompt, row in _rows(made.get("tokens")):
+            must, aim = TOKEN_MS.get(model, (None, None)) if prompt == "512" else (None, None)
+            count = len(row["samples_ms"])
+            middle = statistics.median(row["samples_ms"])
+            yield Figure(model, f"further token at {prompt}", middle, "ms", must, True, count, path.name)
+            if aim is not None:
+                yield Figure(model, f"further token at {prompt}, aim", middle, "ms", aim, True, count, path.name)
+
+
+def _rows(part: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of a part that was measured; one that failed has none."""
+    if isinstance(part, dict) and "failed" not in part:
+        yield from part.items()
+
+
+def _batches() -> Iterator[Figure]:
+    for path in sorted(HERE.glob("beside_*.json")):
+        made = json.loads(path.read_text())
+        model = NAMES.get(made["model"], made["model"])
+        for cell in made["cells"]:
+            if cell["batch"] > 1 and cell["ours_s"]:
+                rate = cell["batch"] * cell["output"] / statistics.median(cell["ours_s"])
+                asked = BATCH_TOKENS.get(model, {}).get(cell["batch"])
+                what = f"batch {cell['batch']}, {cell['prompt']} in, {cell['output']} out"
+                yield Figure(model, what, rate, "tokens/s", asked, False, len(cell["ours_s"]), path.name)
+
+
+def _parity() -> Iterator[dict[str, Any]]:
+    for path in sorted(HERE.glob("decode_chain_*[!t].json")) + sorted(HERE.glob("shape_*.json")):
+        made = json.loads(path.read_text())
+        rows = made.get("parity") if isinstance(made, dict) else None
+        if isinstance(rows, list):
+            yield from ({"model": made["model"], "file": path.name, **row} for row in rows)
+
+
+def _beside(made: Mapping[str, Any]) -> dict[str, Any]:
+    rows = []
+    for cell in made["cells"]:
+        if not cell["ours_s"]:
+            continue
+        ours, peer = (statistics.median(cell[key]) for key in ("ours_s", "peer_s"))
+        busy = {key: cell[key]["seconds"] if cell.get(key) else None for key in ("ours_busy", "peer_busy")}
+        tokens = cell["batch"] * cell["output"]
+        rows.append({
+            **{key: cell[key] for key in ("batch", "prompt", "output")}, "ours_ms": 1e3 * ours, "peer_ms": 1e3 * peer,
+            "ratio": peer / ours, "samples": len(cell["ours_s"]), "ours_tokens_per_s": tokens / ours,
+            "peer_tokens_per_s": tokens / peer, "same_tokens": sum(cell["equal"]) / (len(cell["equal"]) * tokens),
+            "peer_busy_ms": None if busy["peer_busy"] is None else 1e3 * busy["peer_busy"],
+            "ours_busy_ms": None if busy["ours_busy"] is None else 1e3 * busy["ours_busy"],
+            # Our wall clock against the time in which the peer's kernels ran: what would be left of its host's time.
+            "ratio_to_busy": None if busy["peer_busy"] is None else busy["peer_busy"] / ours,
+        })  # fmt: skip
+    single = [row for row in rows if row["batch"] == 1]
+    busy_ratios = [row["ratio_to_busy"] for row in single if row["ratio_to_busy"]]
+    return {
+        "model": made["model"], "peer": made["peer"], "version": made["peer_said"].get("vllm", ""), "rows": rows,
+        "geometric_mean": statistics.geometric_mean(row["ratio"] for row in single) if single else None,
+        "geometric_mean_to_busy": statistics.geometric_mean(busy_ratios) if busy_ratios else None,
+        "partings": made.get("partings"), "telemetry": made.get("telemetry", []),
+    }  # fmt: skip
+
+
+def _markdown(figures: list[Figure], parity: list[dict[str, Any]]) -> str:
+    lines = [_HEAD, "| model | what | found | asked | met | samples | raw |", "|---" * 7 + "|"]
+    for figure in figures:
+        sign = "at most" if figure.most else "at least"
+        asked = "" if figure.asked is None else f"{sign} {figure.asked:g}"
+        met = {True: "yes", False: "**no**", None: ""}[figure.met]
+        found = f"{figure.found:.0f}" if figure.found >= 100 else f"{figure.found:.3f}"
+        lines.append(f"| {figure.model} | {figure.what} | {found} {figure.unit} | {asked} | {met} | {figure.samples} |")
+    lines += ["", "Greedy decode beside float32 torch on the same weights and pages, forced by its tokens:", ""]
+    lines += ["| model | context | steps | relative error | tokens equal | left out | wrong of the clear ones |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for row in parity:
+        lines.append(
+            f"| {row['model']} | {row['context']} | {row['steps']} | {row['relative_error']:.1e} | "
+            f"{row['tokens_equal']} | {row['share_left_out']:.0%} | {row['wrong_clear_positions']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _beside_markdown(besides: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [_BESIDE_HEAD]
+    for name, made in besides.items():
+        lines += [
+            f"## {made['model']} beside {made['peer']} {made['version']}".rstrip(),
+            "",
+            f"Raw samples: {name}.",
+            "",
+        ]
+        lines += ["| batch | prompt | output | ours, ms | peer, ms | faster by | tokens/s | samples | same tokens "]
+        lines[-1] += "| ours busy, ms | peer busy, ms | peer busy / ours |"
+        lines += ["|---" * 12 + "|"]
+        for row in made["rows"]:
+            busy = [f"{row[key]:.2f}" if row[key] else "" for key in ("ours_busy_ms", "peer_busy_ms", "ratio_to_busy")]
+            lines += [
+                f"| {row['batch']} | {row['prompt']} | {row['output']} | {row['ours_ms']:.2f} | {row['peer_ms']:.2f} "
+                f"| {row['ratio']:.2f}x | {row['ours_tokens_per_s']:.0f} | {row['samples']} | {row['same_tokens']:.0%} "
+                f"| {' | '.join(busy)} |"
+            ]
+        if made["geometric_mean"]:
+            said = f"Geometric mean at batch 1: {made['geometric_mean']:.2f}x its wall clock"
+            if made["geometric_mean_to_busy"]:
+                said += f", {made['geometric_mean_to_busy']:.2f}x its busy time"
+            lines += ["", said + "."]
+        parted = made["partings"]
+        if parted:
+            lines += [
+                f"Of {parted['answers']} answers {parted['parted']} part; of {parted['judged']} that were judged "
+                f"{parted['clear']} do so at a clear place (margin of float32 logits above four times our error, "
+                f"{parted['relative_error']:.1e} of the largest logit)."
+            ]
+        lines += [""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
