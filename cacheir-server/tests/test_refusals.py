@@ -315,6 +315,7 @@ SNAPSHOT = {
     "cacheir_spilled_bytes": ["counter", "direction"],
     "cacheir_spill_bytes": ["gauge", "state"],
     "cacheir_spill_block_seconds": ["gauge", "way"],
+    "cacheir_spill_bytes_per_second": ["gauge", "source"],
     "cacheir_deduplicated_requests": ["counter"],
     "cacheir_aged_admissions": ["counter"],
     "cacheir_plans": ["counter", "origin"],

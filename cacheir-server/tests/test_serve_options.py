@@ -15,7 +15,9 @@ from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.fake_model import open_fake
 from cacheir.testing.fake_runtime import FakeRuntime
 from cacheir_server import run_server
+from cacheir_server.command import app as serve_app
 from cacheir_server.command import serve
+from cacheir_server.foreign_options import INSTEAD
 from cacheir_server.service import Service
 from cacheir_server.spans import SpanGuard
 
@@ -87,3 +89,37 @@ def test_values_that_nothing_can_be_served_with_are_refused(options, said):
     done = CliRunner().invoke(app, ["fake", *options])
     assert done.exit_code == 2 or isinstance(done.exception, UsageError), done.output
     assert said in f"{done.output} {done.exception}"
+
+
+def test_vllm_s_names_of_options_that_are_ours_too_are_taken(served):
+    options = (
+        "--max-num-seqs",
+        "3",
+        "--max-model-len",
+        "64",
+        "--kv-cache-dtype",
+        "f16",
+        "--tool-call-parser",
+        "hermes",
+    )
+    _, service = served(*options, "--quantization", "int8")
+    assert service.settings.tool_parser == "hermes"
+    limits = service.thread.call(lambda engine: engine.state.limits)
+    assert limits.max_batch == 3
+
+
+@pytest.mark.parametrize("name", sorted(INSTEAD))
+def test_options_of_vllm_that_are_not_ours_are_refused_with_what_there_is(name):
+    taken = {option for parameter in typer.main.get_command(serve_app).params for option in parameter.opts}
+    assert f"--{name}" not in taken
+    for spelt in (f"--{name}", f"--{name}=1", f"--{name.replace('-', '_')}"):
+        done = CliRunner().invoke(serve_app, ["fake", spelt])
+        assert isinstance(done.exception, UsageError) and spelt.partition("=")[0] in str(done.exception)
+        assert done.exception.hint == INSTEAD[name]
+    words = {word.rstrip(",;") for word in INSTEAD[name].split() if word.startswith("--")}
+    assert words <= taken | {"--max-tokens"}, "what is named in its place is an option"
+
+
+def test_any_other_option_is_refused_by_name():
+    done = CliRunner().invoke(serve_app, ["fake", "--max-num-seq", "3"])
+    assert done.exit_code == 2 and "--max-num-seq" in done.output

@@ -11,7 +11,7 @@ from cacheir_server import plugin
 def test_it_brings_the_command_serve() -> None:
     assert plugin.cacheir_plugin_info().title == "CacheIR server"
     (command,) = plugin.cacheir_register_commands()
-    assert (command.name, command.app) == ("serve", "cacheir_server.command:serve")
+    assert (command.name, command.app) == ("serve", "cacheir_server.command:app")
 
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from cacheir.bench.calibration import (
 )
 from cacheir.bench.kernel_rates import Sample, fit_rate, fitted
 from cacheir.bench.machine_rates import MachineRates, machine_rates
+from cacheir.bench.spill_speed import spill_speed
 from cacheir.cli.show_calibration import calibration_text
 from cacheir.schedule.op_cost import Cost
 
@@ -114,3 +116,21 @@ def test_the_machine_moves_and_computes_something() -> None:
     assert 1e6 < rates.copy_bytes_per_s < 1e13
     assert set(rates.operations_per_s) == {"f32", "f64"}
     assert all(1e6 < value < 1e15 for value in rates.operations_per_s.values())
+
+
+def test_the_speed_of_moving_pages_is_the_device_s_else_the_memory_s(tmp_path: Path) -> None:
+    found, said = spill_speed(tmp_path, "toy")
+    assert found is None and "cacheir profile --calibrate" in said and "guess" in said
+    save_calibration(calibration(threads="1"), tmp_path)
+    save_calibration(calibration(threads="16"), tmp_path)
+    known, _ = load_calibration(tmp_path)
+    assert known is not None
+    found, said = spill_speed(tmp_path, "toy")
+    # What is copied is read and written, and a single thread moves pages.
+    assert found == known.threads["1"].copy_bytes_per_s / 2 and f"{found / 1e9:.1f} GB/s" in said
+    rates = {"d2h_unpinned_bytes_per_s": 4e9, "h2d_unpinned_bytes_per_s": 12e9, "d2h_bytes_per_s": 5e10}
+    save_calibration(replace(known, devices={"cuda": rates}), tmp_path)
+    assert spill_speed(tmp_path, "cuda")[0] == pytest.approx(6e9)  # out and back one after another
+    assert spill_speed(tmp_path, "toy")[0] == found
+    save_calibration(replace(known, devices={"cuda": {"d2h_unpinned_bytes_per_s": 4e9}}), tmp_path)
+    assert spill_speed(tmp_path, "cuda")[0] == found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cacheir.errors import UsageError
+from cacheir_server.foreign_options import ServeCommand
 
 if TYPE_CHECKING:
     from cacheir_server.settings import ServerSettings
@@ -26,9 +27,21 @@ def serve(
     port: int = typer.Option(8000, min=0, max=65535, help="The port; 0 takes a free one."),
     backend: str = typer.Option("auto", help="The backend that runs it; auto takes the first that can work here."),
     threads: int = typer.Option(0, min=0, help="Threads of the backend; 0: as many as the process may use."),
-    max_seq: int = typer.Option(0, min=0, help="Positions of a sequence; 0: the model's own limit, at most 8192."),
+    max_seq: int = typer.Option(
+        0,
+        "--max-seq",
+        "--max-model-len",
+        min=0,
+        help="Positions of a sequence; 0: the model's own limit, at most 8192.",
+    ),
     kv_tokens: int = typer.Option(0, min=0, help="Positions of all sequences together; 0: one full context."),
-    max_batch_size: int = typer.Option(0, min=0, help="Requests that run at once; 0: as many as the program takes."),
+    max_batch_size: int = typer.Option(
+        0,
+        "--max-batch-size",
+        "--max-num-seqs",
+        min=0,
+        help="Requests that run at once; 0: as many as the program takes.",
+    ),
     max_queue_size: int = typer.Option(256, min=1, help="Requests that may wait."),
     max_queue_tokens: int = typer.Option(1 << 20, min=1, help="Prompt tokens that may wait."),
     queue_wait: float = typer.Option(0.0, min=0.0, help="Seconds for which a request waits for room in the queue."),
@@ -40,8 +53,12 @@ def serve(
     share_duplicates: bool = typer.Option(True, help="Compute greedy requests that are equal in all once."),
     record: int = typer.Option(256, min=0, help="Scheduler decisions that are kept for `cacheir incident save`."),
     precise: bool = typer.Option(False, help="Take only kernels that compute in f32."),
-    quant: str = typer.Option("", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."),
-    kv_dtype: str = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8."),
+    quant: str = typer.Option(
+        "", "--quant", "--quantization", help="Quantise the weights: a quantiser's name, or a recipe file (.json)."
+    ),
+    kv_dtype: str = typer.Option(
+        "", "--kv-dtype", "--kv-cache-dtype", help="How keys and values are stored: f32, f16, bf16, int8 or fp8."
+    ),
     kv_window: int = typer.Option(0, min=0, help="Positions that each token sees; 0: as the model has it."),
     kv_sinks: int = typer.Option(0, min=0, help="First positions that each token sees besides a window."),
     cuda_dtype: str = typer.Option("", help="How the cuda backend holds matrices: bfloat16 or float16."),
@@ -51,7 +68,12 @@ def serve(
     batch_invariant: bool = typer.Option(False, help="Take only kernels whose bits do not depend on what runs beside."),
     api_key: list[str] = KEY,
     served_model_name: str = typer.Option("", help="What requests call the model; else its own name."),
-    tool_parser: str = typer.Option("", help="How the model writes tool calls; else as its chat template shows."),
+    tool_parser: str = typer.Option(
+        "",
+        "--tool-parser",
+        "--tool-call-parser",
+        help="How the model writes tool calls; else as its chat template shows.",
+    ),
     max_body_bytes: int = typer.Option(8 << 20, min=1024, help="The largest body that is read."),
     stall: float = typer.Option(30.0, min=0.1, help="Seconds that a step may take before /health says 503."),
     otel: bool = typer.Option(False, help="Send a span for each request, as the OTEL_* variables say."),
@@ -64,10 +86,12 @@ def serve(
     from dataclasses import replace
 
     from cacheir import CompileOptions
+    from cacheir.bench.spill_speed import spill_speed
     from cacheir.runtime.engine.engine import Engine, default_limits
     from cacheir.runtime.engine.prompt_lookup import Speculation
     from cacheir.runtime.engine.spill import SpillPolicy
     from cacheir.runtime.runtime import Runtime
+    from cacheir.settings import cache_dir
     from cacheir_server.app import create_app
     from cacheir_server.run_server import run_server
     from cacheir_server.service import Service
@@ -124,6 +148,10 @@ def serve(
         )
     limits = replace(limits, max_batch=batch, max_queue=max_queue_size, max_queue_tokens=max_queue_tokens)
     _warn(runtime, settings)
+    if spill != "off" and not spill_folder:  # the speed of the disk is no part of a calibration
+        speed, said = spill_speed(cache_dir(), runtime.model.program.backend)
+        policy = replace(policy, calibrated_bytes_per_s=speed)
+        print(f"note: {said}", file=sys.stderr)
     engine = Engine(
         runtime.model,
         limits,
@@ -135,6 +163,10 @@ def serve(
     )
     service = Service(runtime, settings, engine)
     run_server(create_app(service, spans), service, host, port)
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command(cls=ServeCommand)(serve)
 
 
 def _keys(given: list[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from cacheir.runtime.engine.job import OUTCOMES, Event
 from cacheir.runtime.engine.plan_step import WAIT_REASONS
 from cacheir.runtime.engine.planner import PLAN_ORIGINS
 from cacheir.runtime.engine.prefix_node import MISS_REASONS
+from cacheir.runtime.engine.spill import SPEED_SOURCES
 from cacheir.runtime.engine.state import EngineState
 from cacheir_server.metric_aliases import aliases
 
@@ -98,6 +99,9 @@ class Metrics(Collector):
         yield _sums("cacheir_spilled_bytes", "Bytes moved to the host and back.", "direction", moved, ("out", "in"))
         estimate, held = store.estimate(), {"held": store.bytes_held, "budget": store.policy.host_bytes}
         yield _gauges("cacheir_spill_bytes", "Bytes of spilled pages, and of their budget.", "state", held)
+        about = "What the cost model takes for moving pages, by where it has it from."
+        speed = {source: estimate.bytes_per_s if source == estimate.source else 0.0 for source in SPEED_SOURCES}
+        yield _gauges("cacheir_spill_bytes_per_second", about, "source", speed)
         costs = {"transfer": estimate.transfer_s, "recompute": estimate.recompute_s}
         yield _gauges("cacheir_spill_block_seconds", "What a block costs out and back, or computed.", "way", costs)
         yield _sum("cacheir_deduplicated_requests", "Requests that shared an answer.", counters.deduplicated_requests)

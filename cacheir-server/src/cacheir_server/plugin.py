@@ -17,7 +17,7 @@ def cacheir_plugin_info() -> PluginInfo:
 def cacheir_register_commands() -> Iterator[CommandSpec]:
     """``cacheir serve``."""
     yield CommandSpec(
-        name="serve", help="Serve a model over HTTP, as OpenAI's API has it.", app="cacheir_server.command:serve"
+        name="serve", help="Serve a model over HTTP, as OpenAI's API has it.", app="cacheir_server.command:app"
     )
 
 

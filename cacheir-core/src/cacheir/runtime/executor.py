@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cacheir.errors import UsageError
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,8 +93,8 @@ class Capabilities:
     max_tokens: int
     run_ahead: bool
     masks: bool
-    overlaps: bool = False  # ``submit`` returns before the step is done, so that the host works meanwhile
-    overlap_rows: int = 1  # ... where it has at least so many rows; below that the hand-over costs more than it saves
+    overlaps: bool = False  # ``submit`` may return before the step is done, so that the host works meanwhile
+    notes: tuple[str, ...] = ()  # what a person who opens the program here should know, a sentence each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +205,8 @@ class Executor(Protocol):
     """Owns one device: its weights, its page pools, its slots. One thread calls it.
 
     ``load`` binds a program; ``open_pools`` takes the number of pages of each KV group; ``submit`` may return before
-    the device is done, ``wait`` returns the step's output; a step above the program's ``max_rows``, ``max_tokens`` or
+    the device is done, and then nothing but ``wait`` follows, which returns the step's output. A ticket that is a
+    ``StepOutput`` says that the step is done. A step above the program's ``max_rows``, ``max_tokens`` or
     ``max_seq`` is a RequestError, since no buffer was planned for it. ``run_ahead`` takes up to ``n`` decode steps of
     the same rows without Python in between and reports each step's rows to ``sink``; it raises ``UsageError`` with the
     reason where a row's next step needs the host. ``copy_pages`` takes (source, target) pairs within a group.

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 MODES = ("off", "advised", "on")
 # Formats whose pages come back bit for bit from float32; a format with scales of its own does not promise that.
 EXACT_FORMATS = frozenset({"f32", "f16", "bf16"})
-# Until the first page has been moved: what host memory gives at the least (bytes each second, both ways together).
+# Until the first page has been moved, on a machine that is not calibrated: what host memory gives at the least (bytes
+# each second, both ways together).
 ASSUMED_BYTES_PER_S = 2e9
+# Where the speed of a move comes from: this run's own moves, `cacheir profile --calibrate`, or nothing better.
+SPEED_SOURCES = ("measured", "calibration", "assumed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +34,14 @@ class SpillPolicy:
     """``off`` drops what is evicted, ``on`` always keeps it on the host, ``advised`` where the cost model says so.
 
     ``host_bytes`` bounds what is kept; the oldest goes first. With a ``folder`` blocks lie in a file there, instead of
-    in memory; it has no name, and is gone with the process.
+    in memory; it has no name, and is gone with the process. ``calibrated_bytes_per_s`` is how fast pages move on this
+    machine (``bench.spill_speed``), used until the run has moved some itself; None where that was never measured.
     """
 
     mode: str = "off"
     host_bytes: int = 1 << 30
     folder: Path | None = None
+    calibrated_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -61,9 +66,14 @@ class SpillCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class SpillEstimate:
-    """What one block costs by either way, in seconds: moved out and back, or computed anew."""
+    """What one block costs by either way, in seconds: moved out and back, or computed anew.
+
+    ``bytes_per_s`` is the speed of a move, ``source`` where that comes from (of ``SPEED_SOURCES``).
+    """
 
     block_bytes: int
+    bytes_per_s: float
+    source: str
     transfer_s: float
     recompute_s: float
 
@@ -104,12 +114,22 @@ class SpillStore:
         return self._bytes
 
     def estimate(self) -> SpillEstimate:
-        """The cost of one block by the speeds measured so far."""
-        block_bytes = self._block_bytes
+        """The cost of one block by the best speeds known so far."""
+        block_bytes, calibrated = self._block_bytes, self.policy.calibrated_bytes_per_s
         moved = self.counts.out_bytes + self.counts.in_bytes
-        speed = moved / self._seconds if moved and self._seconds else ASSUMED_BYTES_PER_S
-        recompute = self.token_seconds * self._page_tokens
-        return SpillEstimate(block_bytes=block_bytes, transfer_s=2 * block_bytes / speed, recompute_s=recompute)
+        if moved and self._seconds:
+            speed, source = moved / self._seconds, "measured"
+        elif calibrated:
+            speed, source = calibrated, "calibration"
+        else:
+            speed, source = ASSUMED_BYTES_PER_S, "assumed"
+        return SpillEstimate(
+            block_bytes=block_bytes,
+            bytes_per_s=speed,
+            source=source,
+            transfer_s=2 * block_bytes / speed,
+            recompute_s=self.token_seconds * self._page_tokens,
+        )
 
     def put(self, pages: Sequence[int]) -> int | None:
         """Copies a block, one page of each group, to the host; its key, or None where it is to be dropped.

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 from cacheir.errors import CacheIRError
 from cacheir.runtime.engine.outbox import Outbox
-from cacheir.runtime.executor import Executor, RowOutput, Step
+from cacheir.runtime.executor import Executor, RowOutput, Step, StepOutput
 
 
 class StepRunner:
-    """Submits and waits. What a step brought is told while the next one runs, where it overlaps, and else at once."""
+    """Submits and waits. What a step brought is told while the next one runs where it was under way itself when
+    ``submit`` returned, else at once.
+    """
 
     def __init__(self, executor: Executor, outbox: Outbox) -> None:
-        capabilities = executor.capabilities()
         self._executor = executor
         self._outbox = outbox
-        self._overlap_rows = capabilities.overlap_rows if capabilities.overlaps else sys.maxsize
+        self._overlaps = executor.capabilities().overlaps
 
     def run(self, step: Step, meanwhile: Callable[[], None]) -> Sequence[RowOutput]:
-        """What ``step`` brings, with ``meanwhile`` done while it runs where the executor overlaps.
+        """What ``step`` brings, with ``meanwhile`` done while it runs, where it does so beside the host.
 
         A fault of one row does not take the others with it.
         """
-        overlaps, outbox = len(step.rows) >= self._overlap_rows, self._outbox
-        if not overlaps:
-            outbox.flush()
-        outbox.holds = overlaps
         try:
             ticket = self._executor.submit(step)
         except Exception as error:  # noqa: BLE001  told to those whom it concerns
-            outbox.flush()
+            self._outbox.flush()
             return self._one_by_one(step, error)
+        self._outbox.holds = self._overlaps and not isinstance(ticket, StepOutput)
         try:
-            if overlaps:
+            if self._outbox.holds:
                 meanwhile()
+            else:
+                self._outbox.flush()
         finally:  # a step that was submitted is waited for, whatever else fails
             try:
                 outputs: Sequence[RowOutput] = self._executor.wait(ticket).rows
