@@ -189,7 +189,10 @@ def _markdown(figures: list[Figure], parity: list[dict[str, Any]]) -> str:
         asked = "" if figure.asked is None else f"{sign} {figure.asked:g}"
         met = {True: "yes", False: "**no**", None: ""}[figure.met]
         found = f"{figure.found:.0f}" if figure.found >= 100 else f"{figure.found:.3f}"
-        lines.append(f"| {figure.model} | {figure.what} | {found} {figure.unit} | {asked} | {met} | {figure.samples} |")
+        lines.append(
+            f"| {figure.model} | {figure.what} | {found} {figure.unit} | {asked} | {met} | {figure.samples} "
+            f"| {figure.file} |"
+        )
     lines += ["", "Greedy decode beside float32 torch on the same weights and pages, forced by its tokens:", ""]
     lines += ["| model | context | steps | relative error | tokens equal | left out | wrong of the clear ones |"]
     lines += ["|---|---|---|---|---|---|---|"]

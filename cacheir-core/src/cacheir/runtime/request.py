@@ -72,9 +72,12 @@ def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -
             raise RequestError(
                 "min_tokens bars the tokens that end an answer, and no other may be picked", hint="leave min_tokens out"
             )
+    most = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+    if sampling.seed is not None and sampling.max_tokens == most and {*sampling.stop_ids} == {*stop_ids}:
+        return sampling  # it was admitted before
     return replace(
         sampling,
-        max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+        max_tokens=most,
         seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
         stop_ids=stop_ids,
     )
