@@ -59,7 +59,15 @@ StepOutput heads(Runner& runner) {
   return buffers.output();
 }
 
+// Until no step is under way: whoever changes what a step reads, or reads what it writes, comes here first.
+void settle(Runner& runner) {
+  if (!runner.step_thread().busy()) return;  // who lets the GIL go for nothing may wait long to have it back
+  py::gil_scoped_release release;
+  runner.step_thread().settle();
+}
+
 void begin(Runner& runner, const std::string& mode, const py::sequence& rows) {
+  settle(runner);
   stage_rows(runner, rows);
   runner.begin(mode);
 }
@@ -74,6 +82,40 @@ StepOutput step(Runner& runner, const std::string& mode, const py::sequence& row
   }
   return buffers.output();
 }
+
+// A step that runs while Python goes on; it holds the step's buffers, so it waits before it goes.
+class Flight {
+ public:
+  Flight(py::object owner, const std::string& mode, const py::sequence& rows) : owner_(std::move(owner)), runner_(owner_.cast<Runner&>()) {
+    begin(runner_, mode, rows);
+    buffers_ = std::make_unique<Buffers>(runner_);
+    runner_.step_thread().start([this] {
+      runner_.run_main();
+      runner_.run_heads(buffers_->result);
+    });
+  }
+  ~Flight() {
+    if (!landed_) runner_.step_thread().settle();  // it needs no GIL, so it ends though this thread has it
+  }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
+  StepOutput wait() {
+    if (landed_) throw std::invalid_argument("the step was waited for before");
+    landed_ = true;
+    {
+      py::gil_scoped_release release;
+      runner_.step_thread().wait();
+    }
+    return buffers_->output();
+  }
+
+ private:
+  py::object owner_;
+  Runner& runner_;
+  std::unique_ptr<Buffers> buffers_;
+  bool landed_ = false;
+};
 
 py::array_t<int32_t> run_ahead(Runner& runner, const py::sequence& rows, int n, double max_ms) {
   if (n < 1 || n > 1 << 16) throw std::invalid_argument("run_ahead takes from 1 to 65536 steps");
@@ -143,6 +185,7 @@ void check_page(const KvPool& pool, int page) {
 }
 
 py::array_t<float> read_pages(Runner& runner, int group, const std::vector<int>& pages) {
+  settle(runner);
   const KvPool& pool = runner.pool(group);
   py::array_t<float> out({static_cast<py::ssize_t>(pages.size()), static_cast<py::ssize_t>(pool.layers()), py::ssize_t{2},
                           static_cast<py::ssize_t>(pool.heads()), static_cast<py::ssize_t>(pool.page_tokens()), static_cast<py::ssize_t>(pool.head_dim())});
@@ -154,6 +197,7 @@ py::array_t<float> read_pages(Runner& runner, int group, const std::vector<int>&
 }
 
 void write_pages(Runner& runner, int group, const std::vector<int>& pages, const py::array_t<float, py::array::c_style | py::array::forcecast>& data) {
+  settle(runner);
   KvPool& pool = runner.pool(group);
   const py::ssize_t part = py::ssize_t{2} * pool.layers() * pool.heads() * pool.page_tokens() * pool.head_dim();
   if (data.size() != part * static_cast<py::ssize_t>(pages.size())) throw std::invalid_argument("the data is not of the size that read_pages gives for these pages");
@@ -200,6 +244,8 @@ PYBIND11_MODULE(_cacheir_native, m) {
       .def_readonly("logits", &StepOutput::logits)
       .def_readonly("hidden", &StepOutput::hidden);
 
+  py::class_<Flight>(m, "Flight").def("wait", &Flight::wait, "The step's output, once it is done.");
+
   py::class_<Runner>(m, "Runner")
       .def(py::init([](int max_rows, int max_tokens, int max_seq, int vocabulary, int threads, bool pin, bool precise) {
              return std::make_unique<Runner>(RunnerOptions{max_rows, max_tokens, max_seq, vocabulary, threads, pin, precise});
@@ -215,6 +261,7 @@ PYBIND11_MODULE(_cacheir_native, m) {
       .def("add_weights", &add_weights, py::arg("weights"), "Handles of several weights, (parts, kind) each.")
       .def("add_vector", [](Runner& r, const py::array_t<float, py::array::c_style | py::array::forcecast>& v) { return r.add_vector(v.data(), static_cast<size_t>(v.size())); }, py::arg("values"))
       .def("open_pool", [](Runner& r, int group, int layers, int heads, int head_dim, int pages, int page_tokens, const std::string& dtype) {
+             settle(r);
              r.open_pool(group, kv_format(dtype), layers, heads, head_dim, pages, page_tokens);
            }, py::arg("group"), py::kw_only(), py::arg("layers"), py::arg("heads"), py::arg("head_dim"), py::arg("pages"), py::arg("page_tokens") = 16, py::arg("dtype") = "f16")
       .def("emit", [](Runner& r, const std::string& section, const std::string& opcode, const py::kwargs& operands) {
@@ -226,6 +273,8 @@ PYBIND11_MODULE(_cacheir_native, m) {
       .def("set_stop_ids", [](Runner& r, int slot, std::vector<int32_t> ids) { r.slot(slot).stop_ids = std::move(ids); }, py::arg("slot"), py::arg("ids"))
       .def("finish", &Runner::finish)
       .def("step", &step, py::arg("mode"), py::arg("rows"))
+      .def("submit", [](const py::object& self, const std::string& mode, const py::sequence& rows) { return std::make_unique<Flight>(self, mode, rows); },
+           py::arg("mode"), py::arg("rows"), "A step that runs on a thread of its own.")
       .def("run_ahead", &run_ahead, py::arg("rows"), py::arg("n"), py::arg("max_ms") = 50.0)
       .def("measure", &measure, py::arg("mode"), py::arg("rows"))
       .def("begin", &begin, py::arg("mode"), py::arg("rows"))
@@ -233,6 +282,7 @@ PYBIND11_MODULE(_cacheir_native, m) {
       .def("heads", &heads)
       .def("inputs", &inputs)
       .def("copy_pages", [](Runner& r, int group, const std::vector<std::pair<int, int>>& pairs) {
+             settle(r);
              KvPool& pool = r.pool(group);
              for (const auto& [source, target] : pairs) {
                check_page(pool, source);

@@ -1,8 +1,10 @@
 // The pool: barriers order writes, pieces cover everything once, workers sleep and wake, more threads than CPUs.
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "check.h"
+#include "core/step_thread.h"
 #include "core/thread_pool.h"
 
 using namespace cacheir;
@@ -50,6 +52,39 @@ void shares(void* context, int worker) {
   }
 }
 
+// Work on a step thread is done once and in order, what it throws comes out once, and whoever goes waits for it.
+void one_step_at_a_time() {
+  std::vector<int> done;
+  {
+    StepThread thread;
+    thread.wait();  // nothing was begun: there is nothing to wait for
+    for (int i = 0; i < 300; ++i) {
+      thread.start([&done, i] { done.push_back(i); });
+      if (i % 3 == 0) thread.wait();
+      if (i % 3 == 1) thread.settle();
+    }
+    thread.start([] { throw std::runtime_error("thrown"); });
+    thread.settle();
+    CHECK(!thread.busy(), "busy after settle()");
+    int caught = 0;
+    for (int i = 0; i < 2; ++i) {
+      try {
+        thread.wait();
+      } catch (const std::runtime_error&) {
+        ++caught;
+      }
+    }
+    CHECK(caught == 1, "an error came out %d times", caught);
+    thread.start([&done] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      done.push_back(300);
+    });
+  }
+  std::vector<int> wanted(301);
+  for (int i = 0; i < 301; ++i) wanted[static_cast<size_t>(i)] = i;
+  CHECK(done == wanted, "%d pieces of work were done, not 301 in order", static_cast<int>(done.size()));
+}
+
 }  // namespace
 
 int main() {
@@ -69,6 +104,7 @@ int main() {
     CHECK(shared.counts == wanted, "%d threads: a part of a share was left out or done twice", threads);
     CHECK(shared.wrong == 0, "%d threads: a write was not seen after the barrier", threads);
   }
+  one_step_at_a_time();
   CHECK(default_threads() >= 1, "no thread");
   return check::result("threads");
 }

@@ -15,6 +15,7 @@
 #include "core/kv_pool.h"
 #include "core/pack_weights.h"
 #include "core/sampling.h"
+#include "core/step_thread.h"
 #include "core/thread_pool.h"
 
 namespace cacheir {
@@ -108,6 +109,8 @@ class Runner {
   void run_heads(StepResult& result);
   // Up to n decode steps of the staged rows, tokens [steps][B]; -1 after a row's stop id, -2 where it failed.
   int run_ahead(int n, double max_seconds, int32_t* tokens);
+  // For a caller that has something else to do while run_main and run_heads run: nothing else may be called until then.
+  StepThread& step_thread() { return step_thread_; }
   std::vector<Timing>* timings = nullptr;  // filled by run_main and run_heads where not null
 
   const RunnerOptions& options() const { return options_; }
@@ -160,6 +163,8 @@ class Runner {
   float* partials_ = nullptr;            // states of attention's chunks
   std::vector<Best> best_;               // of each worker
   std::vector<Sampler> samplers_;        // of each worker
+
+  StepThread step_thread_;               // last, so that it goes first: it may be using all of the above
 };
 
 }  // namespace cacheir
