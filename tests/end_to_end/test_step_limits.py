@@ -41,7 +41,7 @@ def test_a_step_above_the_limits_is_refused(runtime: Runtime, mode: str, step: t
     executor = runtime._model.executor
     with pytest.raises(RequestError, match=words):
         executor.submit(Step(mode=mode, rows=step))
-    assert executor.submit(Step(mode="prefill", rows=rows(2, 4))).rows[0].token is not None
+    assert executor.wait(executor.submit(Step(mode="prefill", rows=rows(2, 4)))).rows[0].token is not None
 
 
 @pytest.mark.parametrize(

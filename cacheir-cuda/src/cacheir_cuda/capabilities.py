@@ -12,8 +12,13 @@ from cacheir.schedule.row_order import varying_ops
 from cacheir_cuda.pool import DTYPES
 
 
-def capabilities_of(program: Program, ops: Mapping[str, OpDef], options: ExecutorOptions) -> Capabilities:
-    """Within these the engine plans. Bits are promised under ``batch_invariant`` where no op may break that."""
+def capabilities_of(
+    program: Program, ops: Mapping[str, OpDef], options: ExecutorOptions, *, overlaps: bool = False
+) -> Capabilities:
+    """Within these the engine plans. Bits are promised under ``batch_invariant`` where no op may break that.
+
+    ``overlaps`` says that a step may be on a device's queue when ``submit`` returns.
+    """
     invariant = options.batch_invariant and not options.unfuse and not varying_ops(program, ops)
     return Capabilities(
         determinism="bit" if invariant else "tolerance",
@@ -25,4 +30,5 @@ def capabilities_of(program: Program, ops: Mapping[str, OpDef], options: Executo
         max_tokens=program.max_tokens,
         run_ahead=True,
         masks=True,
+        overlaps=overlaps,
     )

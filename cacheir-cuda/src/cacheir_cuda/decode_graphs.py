@@ -26,6 +26,7 @@ from cacheir_cuda.heads import is_greedy, wants_token
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.sampling_inputs import SamplingInputs
+from cacheir_cuda.under_way import UnderWay, coming_to_host
 
 # Replays that may wait on the device: enough to keep it busy, few enough that a row that failed wastes little.
 STEPS_IN_FLIGHT = 16
@@ -84,20 +85,40 @@ class DecodeGraphs:
 
         Returns how many were reported to ``sink``: fewer than ``n`` where a row failed.
         """
+        head, step, replay = self._fed(rows, staged, count, slots)
+        done = 0
+        for tokens in self._tokens(step, replay, n):
+            made = tokens.numpy()
+            outputs = [row_output(row, head, made[i : i + 1], slots) for i, row in enumerate(rows)]
+            done += 1
+            sink(outputs)
+            if any(output.error for output in outputs):
+                break
+        return done
+
+    def start(self, rows: Sequence[Row], staged: Staged, count: int, slots: Slots) -> UnderWay:
+        """One step as ``run`` has it, on the device's queue."""
+        head, step, replay = self._fed(rows, staged, count, slots)
+        replay()
+        tokens = coming_to_host(step.tokens)
+
+        def finish() -> tuple[RowOutput, ...]:
+            made = tokens()
+            return tuple(row_output(row, head, made[i : i + 1], slots) for i, row in enumerate(rows))
+
+        return UnderWay(finish)
+
+    def _fed(
+        self, rows: Sequence[Row], staged: Staged, count: int, slots: Slots
+    ) -> tuple[str, DecodeStep, Callable[[], None]]:
+        """The head that serves all rows, and the recorded step with its inputs in place."""
         head = "head.greedy" if all(is_greedy(row, slots) for row in rows) else "head.sampled"
         key = (count, staged.inputs["page_table"].shape[1], head)
         step, replay = self.kept.get(key, partial(self._new, *key))
         step.inputs.fill(_padded(staged.inputs, step.inputs.tensors))
         if step.sampling is not None:
             step.sampling.fill(rows, slots)
-        done = 0
-        for tokens in self._tokens(step, replay, n):
-            outputs = [row_output(row, head, tokens[i : i + 1].numpy(), slots) for i, row in enumerate(rows)]
-            done += 1
-            sink(outputs)
-            if any(output.error for output in outputs):
-                break
-        return done
+        return head, step, replay
 
     def _tokens(self, step: DecodeStep, replay: Callable[[], None], n: int) -> Iterator[torch.Tensor]:
         """i32 [rows] on the host for each of ``n`` steps; the device runs ahead of the reader."""

@@ -51,6 +51,7 @@ from cacheir_cuda.residents import Residents
 from cacheir_cuda.staging import stage_step
 from cacheir_cuda.step_binder import StepBinder
 from cacheir_cuda.timed_calls import Timings, call_launches
+from cacheir_cuda.under_way import Begun, UnderWay
 from cacheir_cuda.warm_up import warm_decodes, warm_prefills
 
 OUT_OF_MEMORY = "the device has no memory left for this row's step: give it a shorter prompt, or run fewer requests"
@@ -151,16 +152,20 @@ class CudaExecutor:
 
     def capabilities(self) -> Capabilities:
         """What this executor takes."""
-        return capabilities_of(self._loaded(), self._installation.ops.by_name(), self._options)
+        overlaps = self._device.type == "cuda"
+        return capabilities_of(self._loaded(), self._installation.ops.by_name(), self._options, overlaps=overlaps)
 
-    def submit(self, step: Step) -> StepOutput:
-        """Run ``step``; the ticket is its output."""
-        return StepOutput(rows=self._guarded(step))
+    def submit(self, step: Step) -> StepOutput | UnderWay:
+        """Begin ``step``; the ticket is its output where nothing of it is left to wait for."""
+        made = self._begun(step)
+        return made if isinstance(made, UnderWay) else StepOutput(rows=made)
 
     def wait(self, ticket: Any) -> StepOutput:
         """The output of ``submit``."""
-        assert isinstance(ticket, StepOutput)
-        return ticket
+        if isinstance(ticket, StepOutput):
+            return ticket
+        assert isinstance(ticket, UnderWay)
+        return StepOutput(rows=ticket.finish())
 
     def run_ahead(self, step: Step, n: int, sink: Sink) -> int:
         """Up to ``n`` decode steps of the step's rows, each fed the token before; stops early where a row fails."""
@@ -261,7 +266,12 @@ class CudaExecutor:
         self._watch.warm = True
 
     def _guarded(self, step: Step) -> tuple[RowOutput, ...]:
-        """The step's rows; where the device runs out of memory they run one by one, and one that cannot is an error."""
+        """The step's rows."""
+        made = self._begun(step)
+        return made.finish() if isinstance(made, UnderWay) else made
+
+    def _begun(self, step: Step) -> Begun:
+        """The step, begun; where the device runs out of memory they run one by one, and one that cannot is an error."""
         try:
             with torch.no_grad():
                 return self._run(step)
@@ -273,12 +283,14 @@ class CudaExecutor:
             return (RowOutput(slot=step.rows[0].slot, error=OUT_OF_MEMORY),)
         return tuple(made for row in step.rows for made in self._guarded(Step(mode=step.mode, rows=(row,))))
 
-    def _run(self, step: Step) -> tuple[RowOutput, ...]:
+    def _run(self, step: Step) -> Begun:
         if step.mode != "decode":
             return self._prefill(step)
         reason = self._why_no_graph(step)
-        if reason is None:
+        if reason is None and self._chain.takes(step.rows):
             return one_step(partial(self._replay, step, 1))
+        if reason is None:
+            return self._graphs.start(step.rows, self._staged(step), self._graph_rows(step), self._slots)
         self._misses[reason] += 1
         return self._launch(step, None)
 
@@ -297,7 +309,7 @@ class CudaExecutor:
             torch.cuda.current_stream(self._device).synchronize()  # the next step fills the pinned inputs anew
         return made
 
-    def _prefill(self, step: Step) -> tuple[RowOutput, ...]:
+    def _prefill(self, step: Step) -> Begun:
         """A step of prompts: a replay where main runs as blocks, else launch by launch."""
         if not self._own.use_cuda_graph or not self._blocks.takes("prefill"):
             return self._launch(step, None)
@@ -314,9 +326,11 @@ class CudaExecutor:
         staged = self._staged(step)
         if self._chain.takes(step.rows):
             return self._chain.run(step.rows[0], staged, n, self._slots, sink)
+        return self._graphs.run(step.rows, staged, self._graph_rows(step), n, self._slots, sink)
+
+    def _graph_rows(self, step: Step) -> int:
         capture = self._captures.capture_for(len(step.rows)) if self._captures else None
-        rows = capture.rows if capture else len(step.rows)
-        return self._graphs.run(step.rows, staged, rows, n, self._slots, sink)
+        return capture.rows if capture else len(step.rows)
 
     def _why_no_graph(self, step: Step) -> str | None:
         """Why a decode step cannot be a replay, in words."""

@@ -25,6 +25,7 @@ from cacheir_cuda.heads import is_greedy
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.record_graph import record_graph
+from cacheir_cuda.under_way import Begun, UnderWay, coming_to_host
 
 TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 # Recordings kept, the oldest use goes first: each holds a few hundred launches.
@@ -77,8 +78,8 @@ class PrefillGraphs:
         program: Program,
         slots: Slots,
         heads: Callable[..., tuple[RowOutput, ...]],
-    ) -> tuple[RowOutput, ...]:
-        """``step`` as a replay; ``heads`` runs what is not greedy on the rows of main.
+    ) -> Begun:
+        """``step`` as a replay; ``heads`` runs what is not greedy on the rows of main, and waits for it.
 
         The step's ``staged.head_rows`` must be at most its rows.
         """
@@ -90,11 +91,16 @@ class PrefillGraphs:
             outputs = heads(rows=made.rows[: staged.head_rows])
             self._wait()
             return outputs
-        tokens = made.tokens.cpu().numpy()
-        return tuple(
-            row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
-            for row, span in zip(step.rows, staged.head_spans)
-        )
+        coming = coming_to_host(made.tokens)
+
+        def finish() -> tuple[RowOutput, ...]:
+            tokens = coming()
+            return tuple(
+                row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
+                for row, span in zip(step.rows, staged.head_spans)
+            )
+
+        return UnderWay(finish)
 
     def warm(self, sizes: PrefillSizes) -> None:
         """Run a step of padding alone."""
