@@ -1,4 +1,4 @@
-"""Files with a fault that no writer would write: GGUF with names twice, models whose answers are known by heart."""
+"""What cases share: files with faults that no writer would write, models whose answers are known, backends that run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
+from cacheir.plugins.installation import default
+from cacheir.plugins.ref import resolve
 from cacheir_importers.gguf.writer import TensorData
 from cacheir_importers.tiny import write_tiny
 
@@ -159,4 +162,20 @@ def write_rigged(folder: Path, answers: Mapping[int, int], **changes: Any) -> No
     for token, answer in answers.items():
         head[answer] = embedding[token]
     tensors |= {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def runnable(backend: str) -> str:
+    """``backend`` again; the test is skipped where it is not installed or cannot run, which is said."""
+    spec = default().backends.find(backend)
+    reason = "it is not installed" if spec is None else resolve(spec.probe)()
+    if reason is not None:
+        pytest.skip(f"{backend}: {reason}")
+    return backend
+
+
+def logits_by_eight(folder: Path) -> None:
+    """Divide the last norm, and so every logit, by 8: those of a tiny model reach 30, a report's bound is for a few."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] / np.float32(8)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_files import gguf_twin
+from case_files import gguf_twin, runnable
 
 from cacheir import Runtime
 from cacheir.artifact.card import CompileOptions
@@ -21,7 +21,6 @@ from cacheir.formats.table import core_formats
 from cacheir.models.decoder_graph import SizeLimits, build_logical, weight_types
 from cacheir.models.imported import ImportedModel
 from cacheir.plugins.installation import default
-from cacheir.plugins.ref import resolve
 from cacheir.reference.interpreter import Interpreter
 from cacheir.runtime.executor import Row, Step
 from cacheir.runtime.sampling import SamplingParams
@@ -72,12 +71,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
     monkeypatch.setenv("CACHEIR_CUDA_DTYPE", "float32")
-    name: str = request.param
-    spec = default().backends.find(name)
-    reason = "it is not installed" if spec is None else resolve(spec.probe)()
-    if reason is not None:
-        pytest.skip(f"{name}: {reason}")
-    return name
+    return runnable(request.param)
 
 
 def write(folder: Path, scaling: Mapping[str, Any], *, shape: TinyShape = T0, theta: float = 500_000.0) -> Path:
