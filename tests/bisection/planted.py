@@ -47,7 +47,11 @@ def in_pass(reference: str, mode: str, graph: str, node: str, kind: str) -> Iter
 
 @contextmanager
 def in_rewrite(reference: str, site: RewriteSite, kind: str) -> Iterator[None]:
-    """The pass ``reference`` is wrong at one site, and right at all others."""
+    """The pass ``reference`` is wrong at one site, and right at all others.
+
+    The first result of the site that can be spoilt is, for "epsilon" the first norm. What gives a token, which has no
+    sign to turn, is handed spoilt rows.
+    """
 
     class Context(PassContext):
         def rewrite(self, graph: Graph, rule: Any, *, of: Any = None) -> Graph:
@@ -59,12 +63,21 @@ def in_rewrite(reference: str, site: RewriteSite, kind: str) -> Iterator[None]:
                     return rule(op, rewriter)
                 emit, spoilt = rewriter.emit, []
 
-                def spoiling(*words: Any, **named: Any) -> Any:
-                    values = emit(*words, **named)
-                    if spoilt or not is_plain(values[0].type):
-                        return values
-                    spoilt.append(values[0])
-                    return (_spoilt_value(values[0], rewriter, kind), *values[1:])
+                def spoiling(name: str, operands: Any, types: Any, **named: Any) -> Any:
+                    types, attrs = tuple(types), dict(named.get("attrs") or {})
+                    takes = "eps" in attrs if kind == "epsilon" else is_plain(types[0]) or is_head(graph.name)
+                    if spoilt or not takes:
+                        return emit(name, operands, types, **named)
+                    spoilt.append(name)
+                    if kind == "epsilon":
+                        attrs["eps"] *= 1000
+                        return emit(name, operands, types, **{**named, "attrs": attrs})
+                    rewriter.emit = emit  # what spoils is not spoilt
+                    if is_plain(types[0]):
+                        values = emit(name, operands, types, **named)
+                        return (_spoilt_value(values[0], rewriter, kind), *values[1:])
+                    rows, *others = operands
+                    return emit(name, (_spoilt_value(rows, rewriter, kind), *others), types, **named)
 
                 rewriter.emit = spoiling
                 try:
@@ -145,6 +158,11 @@ def spoilable(graph: Graph, kind: str) -> list[str]:
             if kind != "factor" or readers != {"rms_norm"} or value in graph.outputs:
                 found.append(value.name)
     return found
+
+
+def is_head(graph: str) -> bool:
+    """Whether a graph of this name is a head."""
+    return graph.startswith("head.")
 
 
 def is_plain(type_: Any) -> bool:

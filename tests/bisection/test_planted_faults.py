@@ -5,40 +5,43 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from planted import KINDS, PASS_KINDS, in_kernel, in_pass, in_rewrite, only_in_layer, spoilable
+from planted import KINDS, PASS_KINDS, in_kernel, in_pass, in_rewrite, is_head, only_in_layer, spoilable
 
 from cacheir.artifact.card import CompileOptions
 from cacheir.artifact.program_key import header_facts
 from cacheir.bisection import Bisection, bisect_model
 from cacheir.bisection.on_backend import LaunchName, launches_by_kernel
 from cacheir.compile_work import Compiled, CompileWork
+from cacheir.ir.graph import Module
+from cacheir.pipeline.counted_rewrite import RewriteSite
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.specs import Stage
 
 LAYERS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # a program is too long to be shown with each failure
 class Clean:
     """The model without a fault: where one can be planted."""
 
     folder: Path
     installation: Installation
     compiled: Compiled
+    options: CompileOptions = field(default_factory=CompileOptions)
 
     @property
     def launches(self) -> list[LaunchName]:
         return launches_by_kernel(self.compiled.program)
 
     def bisect(self) -> Bisection:
-        return bisect_model(self.folder, backend="cpu", installation=self.installation)
+        return bisect_model(self.folder, backend="cpu", options=self.options, installation=self.installation)
 
     def modules_after(self, name: str) -> dict[str, Any]:
         """The modules after the pass ``name``, "" for the logical one."""
@@ -48,15 +51,25 @@ class Clean:
         return dict(result.modules) or {"": result.logical}
 
     def _work(self) -> Any:
-        work = CompileWork.begin(CompileOptions(), self.installation, None)
+        work = CompileWork.begin(self.options, self.installation, None)
         return work, work.open(self.folder)
+
+
+def made_clean(folder: Path, installation: Installation, options: CompileOptions) -> Clean:
+    work = CompileWork.begin(options, installation, None)
+    model = work.open(folder)
+    return Clean(folder, installation, work.compile(model, header_facts(model)), options)
 
 
 @pytest.fixture(scope="module")
 def clean(tiny: Path, installation: Installation) -> Clean:
-    work = CompileWork.begin(CompileOptions(), installation, None)
-    model = work.open(tiny)
-    return Clean(tiny, installation, work.compile(model, header_facts(model)))
+    return made_clean(tiny, installation, CompileOptions())
+
+
+@pytest.fixture(scope="module")
+def split(tiny: Path, installation: Installation) -> Clean:
+    """The model whose layer 2 has a graph of its own, with rewrites that no other layer has."""
+    return made_clean(tiny, installation, CompileOptions(passes=("split-layer{layer=2}",)))
 
 
 def check_runs(found: Bisection) -> None:
@@ -104,21 +117,37 @@ def kernel_fault(clean: Clean, draw: random.Random) -> None:
 
 
 def rewrite_fault(clean: Clean, draw: random.Random) -> None:
-    # What fuse-head-argmax writes is a token, which has no sign to turn.
-    sites = [site for site in clean.compiled.result.sites if not site.graph.startswith("head.")]
-    site = draw.choice(sites)
-    # The norm after the last rows were gathered takes any factor away again.
-    kinds = ("sign", "index", *(("factor",) if site.pass_name != "gather-last-rows" else ()))
-    kind = draw.choice(kinds)
+    site = draw.choice(clean.compiled.result.sites)
+    kind = draw.choice(kinds_at(clean, site))
     note(f"{site}: {kind}")
     with in_rewrite(clean.installation.passes[site.pass_name].run, site, kind):
         found = clean.bisect()
     assert found.finding is not None
     assert (found.finding.kind, found.finding.name, found.finding.graph) == ("rewrite", site.pass_name, site.graph)
     assert found.finding.site == site.number
-    if site.graph == "decoder_layer":
-        assert (found.finding.layer, found.finding.layers) == (0, tuple(range(LAYERS)))
+    layers = layers_of(clean.modules_after(site.pass_name)[site.mode], site.graph)
+    if layers:
+        assert (found.finding.layer, found.finding.layers) == (layers[0], layers)
     check_runs(found)
+
+
+def kinds_at(clean: Clean, site: RewriteSite) -> tuple[str, ...]:
+    """The faults that show when they are planted at ``site``."""
+    if is_head(site.graph):
+        return ("sign",)  # the token of the lowest logit; a small change may leave the highest where it is
+    module = clean.modules_after(site.pass_name)[site.mode]
+    made = module.graph(site.graph).producers()
+    kinds = ["sign", "index"]
+    if any(name in made and made[name].attr("eps") is not None for name in site.made):
+        kinds.append("epsilon")
+    # The norm after the last rows were gathered takes any factor away again.
+    return (*kinds, "factor") if site.pass_name != "gather-last-rows" else tuple(kinds)
+
+
+def layers_of(module: Module, graph: str) -> tuple[int, ...]:
+    """The layers that ``graph`` is called for."""
+    calls = module.main.ops_named("call")
+    return tuple([number for op in calls if op.callee == graph and isinstance(number := op.attr("layer"), int)])
 
 
 def pass_fault(clean: Clean, draw: random.Random) -> None:
@@ -185,6 +214,30 @@ def test_the_last_value_of_a_graph_is_told_from_what_reads_it(place: str, clean:
     check_runs(found)
 
 
+@pytest.mark.parametrize(("mode", "kind"), [("prefill", "sign"), ("decode", "epsilon")])
+def test_a_rewrite_that_is_wrong_in_one_layer_alone_is_named(mode: str, kind: str, split: Clean) -> None:
+    def is_alone(site: RewriteSite) -> bool:
+        return site.mode == mode and layers_of(split.compiled.result.modules[mode], site.graph) == (2,)
+
+    (site,) = filter(is_alone, split.compiled.result.sites)
+    with in_rewrite(split.installation.passes[site.pass_name].run, site, kind):
+        found = split.bisect()
+    assert found.finding is not None
+    assert (found.finding.kind, found.finding.name, found.finding.site) == ("rewrite", "fuse-add-norm", site.number)
+    assert (found.finding.mode, found.finding.layer, found.finding.layers) == (mode, 2, (2,))
+    check_runs(found)
+
+
+def test_a_rewrite_of_a_head_that_gives_another_token_is_named(clean: Clean) -> None:
+    for site in [site for site in clean.compiled.result.sites if is_head(site.graph)]:
+        with in_rewrite(clean.installation.passes[site.pass_name].run, site, "sign"):
+            found = clean.bisect()
+        assert found.finding is not None
+        assert (found.finding.kind, found.finding.name, found.finding.site) == ("rewrite", site.pass_name, site.number)
+        assert (found.finding.mode, found.finding.graph, found.finding.op) == (site.mode, site.graph, "head_argmax")
+        check_runs(found)
+
+
 @pytest.mark.parametrize("place", PLANTS)
 @given(seed=st.integers(0, 2**32 - 1))
 @few
@@ -198,3 +251,10 @@ def test_a_planted_fault_is_named(place: str, clean: Clean, seed: int) -> None:
 @many
 def test_many_planted_faults_are_named(place: str, clean: Clean, seed: int) -> None:
     PLANTS[place](clean, random.Random(seed))
+
+
+@pytest.mark.slow
+@given(seed=st.integers(0, 2**32 - 1))
+@many
+def test_many_faulty_rewrites_of_a_model_with_a_split_layer_are_named(split: Clean, seed: int) -> None:
+    rewrite_fault(split, random.Random(seed))
