@@ -1,6 +1,6 @@
 """The CUDA C++ kernels for several rows on a GPU, each beside float32 torch, then whole steps and their times.
 
-python rows_chain.py CUBIN MODEL PART: PART is products, attention, prompt, ends, step, times or kernels.
+python rows_chain.py CUBIN MODEL PART: PART is products, attention, prompt, ends, step, times, kernels or variants.
 """
 
 from __future__ import annotations
@@ -173,6 +173,23 @@ def tell(holds: bool, what: str) -> None:
     print("ok   " if holds else "WRONG", what, flush=True)
 
 
+def tiled(x: Tensor) -> Tensor:
+    """[R, K] as the products read it: 8 rows by 32 elements together."""
+    rows, width = x.shape
+    return x.view(rows // 8, 8, width // 32, 32).transpose(1, 2).reshape(rows, width)
+
+
+def untiled(x: Tensor) -> Tensor:
+    """What ``tiled`` was given."""
+    rows, width = x.shape
+    return x.view(rows // 8, width // 32, 8, 32).transpose(1, 2).reshape(rows, width)
+
+
+def parts_of(squares: Tensor, parts: int) -> Tensor:
+    """[32, parts] of a buffer of parts of sums of squares."""
+    return squares[: 32 * parts].view(32, parts)
+
+
 def normed_rows(x: Tensor, gain: Tensor) -> Tensor:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPS) * gain
 
@@ -186,9 +203,10 @@ def products(bench: Bench) -> None:
         launches = {one.kernel.split("_")[2] + str(i): one for i, one in enumerate(bench.step.layers(inputs)) if i < 5}
         x = torch.randn(32, chain.hidden, device=DEVICE) * 3
         buffers.hidden.copy_(x)
-        buffers.normed.copy_(x * tensors[layer.norm])
+        buffers.normed.copy_(tiled(x * tensors[layer.norm]))
         buffers.squares.zero_()
-        buffers.squares[:, 3] = (x * x).sum(-1)
+        ends_parts, middle_parts = (bench.step.squares(name, rows) for name in ("down", "output"))
+        parts_of(buffers.squares, ends_parts)[:, 3] = (x * x).sum(-1)
         names = list(launches)
         bench.launch([launches[names[0]]])
         expected = normed_rows(x, tensors[layer.norm]) @ torch.cat([tensors[name] for name in layer.qkv]).T
@@ -196,24 +214,32 @@ def products(bench: Bench) -> None:
             expected += torch.cat([tensors[name] for name in layer.biases])
         compare(f"{rows} rows, qkv", buffers.qkv[:rows], expected[:rows])
         mixed = torch.randn(32, wide, device=DEVICE).bfloat16()
-        buffers.attended.copy_(mixed)
+        buffers.attended.copy_(tiled(mixed))
         bench.launch([launches[names[2]]])
         middle = x + mixed.float() @ tensors[layer.output].T
         compare(f"{rows} rows, output", buffers.middle[:rows], middle[:rows])
         following = tensors[layer.feed_forward_norm]
-        compare(f"{rows} rows, output next", buffers.middle_normed[:rows], (middle * following)[:rows])
-        compare(f"{rows} rows, output squares", buffers.middle_squares[:rows].sum(-1), (middle * middle).sum(-1)[:rows])
+        compare(f"{rows} rows, output next", untiled(buffers.middle_normed)[:rows], (middle * following)[:rows])
+        compare(
+            f"{rows} rows, output squares",
+            parts_of(buffers.middle_squares, middle_parts)[:rows].sum(-1),
+            (middle * middle).sum(-1)[:rows],
+        )
         bench.launch([launches[names[3]]])
         y = normed_rows(middle, tensors[layer.feed_forward_norm])
         gate, up = (y @ tensors[name].T for name in layer.gate_up)
         gated = torch.nn.functional.silu(gate) * up
-        compare(f"{rows} rows, gate and up", buffers.gated[:rows], gated[:rows])
+        compare(f"{rows} rows, gate and up", untiled(buffers.gated)[:rows], gated[:rows])
         bench.launch([launches[names[4]]])
         end = middle + gated @ tensors[layer.down].T
         compare(f"{rows} rows, down", buffers.hidden[:rows], end[:rows])
         following = tensors[chain.layers[1].norm]
-        compare(f"{rows} rows, down next", buffers.normed[:rows], (end * following)[:rows])
-        compare(f"{rows} rows, down squares", buffers.squares[:rows].sum(-1), (end * end).sum(-1)[:rows])
+        compare(f"{rows} rows, down next", untiled(buffers.normed)[:rows], (end * following)[:rows])
+        compare(
+            f"{rows} rows, down squares",
+            parts_of(buffers.squares, ends_parts)[:rows].sum(-1),
+            (end * end).sum(-1)[:rows],
+        )
 
 
 def reference_attention(bench: Bench, qkv: Tensor, inputs: RowsInputs, row: int, sequence: int) -> tuple[Tensor, ...]:
@@ -255,7 +281,7 @@ def attention(bench: Bench) -> None:
         bench.launch([list(bench.step.layers(inputs))[1]])
         torch.cuda.synchronize()
         name = f"{rows} rows"
-        compare(f"{name}, attention", bench.buffers.attended[:rows], torch.stack([e[0] for e in expected]))
+        compare(f"{name}, attention", untiled(bench.buffers.attended)[:rows], torch.stack([e[0] for e in expected]))
         at = inputs.slots[: rows - 1].long()
         kept = bench.pool.layer(0)[at // PAGE_TOKENS, :, :, at % PAGE_TOKENS]  # [rows, 2, K, D]
         compare(f"{name}, keys", kept[:, 0], torch.stack([e[1] for e in expected[:-1]]))
@@ -293,7 +319,11 @@ def prompt(bench: Bench) -> None:
             torch.cat([inputs.slots, zeros - 1]), inputs.page_table, inputs.row_starts,
         )  # fmt: skip
         bench.launch(list(bench.step.layers(padded))[1:3])
-        compare(f"prompts of {lengths} after {firsts}", bench.buffers.attended[: len(positions)], torch.stack(expected))
+        compare(
+            f"prompts of {lengths} after {firsts}",
+            untiled(bench.buffers.attended)[: len(positions)],
+            torch.stack(expected),
+        )
 
 
 def candidates(bench: Bench, rows: int) -> tuple[Tensor, Tensor]:
@@ -316,12 +346,13 @@ def ends(bench: Bench) -> None:
         bench.launch([bench.step.begin(inputs)])
         x = embedding[inputs.tokens.long()]
         compare(f"{rows} rows, embedding", buffers.hidden[:rows], x)
-        compare(f"{rows} rows, embedding next", buffers.normed[:rows], x * first)
-        compare(f"{rows} rows, embedding squares", buffers.squares[:rows].sum(-1), (x * x).sum(-1))
+        compare(f"{rows} rows, embedding next", untiled(buffers.normed)[:rows], x * first)
+        parts = bench.step.squares("down", rows)
+        compare(f"{rows} rows, embedding squares", parts_of(buffers.squares, parts)[:rows].sum(-1), (x * x).sum(-1))
         x = torch.randn(32, chain.hidden, device=DEVICE)
-        buffers.normed.copy_(x * final)
+        buffers.normed.copy_(tiled(x * final))
         buffers.squares.zero_()
-        buffers.squares[:, 0] = (x * x).sum(-1)
+        parts_of(buffers.squares, parts)[:, 0] = (x * x).sum(-1)
         bench.launch([bench.step.head(rows)])
         logits = normed_rows(x[:rows], final) @ head.T
         ids, best = candidates(bench, rows)
@@ -422,9 +453,51 @@ def kernels(bench: Bench) -> None:
         print(f"{rows} rows, us: {json.dumps({k: round(v, 2) for k, v in spent.items()})}", flush=True)
 
 
+def variants(bench: Bench) -> None:
+    """Other choices than those of ``rows_tiles``, each alone: milliseconds of a step at 192, and their error."""
+    hidden, inner = bench.chain.hidden, bench.chain.feed_forward
+    down, output = ("residual", hidden, inner), ("residual", hidden, bench.chain.heads * tiles.HEAD_DIM)
+    warps = {2048: 4, 3072: 4, 6144: 6}
+    made: list[tuple[str, dict[Any, Any], Any, dict[int, Any]]] = [("base", {}, None, {})]
+    for name, shape in (("down", down), ("output", output)):
+        if shape[2] in warps and not (shape[2] == 2048 and hidden == 2048):
+            made.append((f"split {name}", rows_tiles.SPLITS, shape, dict.fromkeys((8, 16, 32), (warps[shape[2]], 4))))
+    if hidden == 1024:
+        fit = rows_tiles.FIT_AND_PACE
+        made.append(("gate of 132 registers", fit, ("swiglu", 6144, 1024), dict.fromkeys((8, 16, 32), (1, 8))))
+        made.append(("down of one block", fit, down, dict.fromkeys((8, 16, 32), (1, 2))))
+    heads = rows_tiles.ATTENTIONS
+    if bench.chain.kv_heads == 8:
+        made.append(("attention wider", heads, bench.chain.attention, {8: 4, 16: 2, 32: 2}))
+        made.append(("attention narrower", heads, bench.chain.attention, {8: 1, 16: 1, 32: 1}))
+    for name, table, key, value in made:
+        before = table.get(key)
+        if key is not None:
+            table[key] = value
+        found: dict[str, float] = {}
+        for rows in (8, 16, 32):
+            inputs = bench.inputs([192] * rows)
+            own = RowsStep(bench.chain, bench.step._weights, bench.buffers, bench.pool)
+            launches = list(own.layers(inputs))
+            found[str(rows)] = round(bench.timed([own.begin(inputs), *launches, own.head(rows)]), 4)
+            if name == "base":
+                for one in launches:
+                    if "qkv" in one.kernel:
+                        one.arguments.page_bytes = 0
+                found[f"{rows} without bringing pages"] = round(
+                    bench.timed([own.begin(inputs), *launches, own.head(rows)]), 4
+                )
+        print(f"{name}: {json.dumps(found)}", flush=True)
+        if key is not None:
+            if before is None:
+                del table[key]
+            else:
+                table[key] = before
+
+
 PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "products": (products, 4), "attention": (attention, 4), "prompt": (prompt, 4), "ends": (ends, 4), "step": (step, 0),
-    "times": (times, 0), "kernels": (kernels, 0),
+    "times": (times, 0), "kernels": (kernels, 0), "variants": (variants, 0),
 }  # fmt: skip
 
 

@@ -6,10 +6,11 @@
 // read after the wait.
 #pragma once
 #include "attention.cuh"
+#include "rows_product.cuh"
 
 struct RowsAttentionArguments {
   const float *qkv;        // [R][N * HEAD + 2 * K * HEAD]
-  bf16 *out;               // [R][N * HEAD]
+  bf16 *out;               // [R][N * HEAD], tiled
   bf16 *pages;             // this layer's: [page][K, V][kv head][page token][HEAD]
   const int *page_table;   // [sequences][table_width]
   const int *positions;    // [R]
@@ -77,21 +78,20 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   let_next_start();
   if (threadIdx.x == 0) barrier_init(shared_address(&arrived), 1);
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
-  const int position = a.positions[row] + a.step, groups = position / GROUP + 1, places = min(groups, PARTS);
   int sequence = row;
   if (a.row_starts) {
     sequence = 0;
     for (int i = 1; i < a.sequences; i++) sequence += a.row_starts[i] <= row;
   }
   const int *table = a.page_table + (size_t)sequence * a.table_width;
+  const int place = warp * CLUSTER + rank, first_page = table[min(place * GROUP / a.page_tokens, a.table_width - 1)];
+  const int position = a.positions[row] + a.step, groups = position / GROUP + 1, places = min(groups, PARTS);
   if (threadIdx.x == 0) expect_bytes(shared_address(&arrived), places * PER * (DIMS + 2) * 4);
 
-  const int place = warp * CLUSTER + rank;
   uint4 k[2][4], v[4][2];
   const int past_all = PROMPT ? position + 1 : position;  // tokens that lie in pages
-  auto load = [&](int group) {  // tokens from `past_all` on are zero
+  auto load = [&](int group, int page) {  // tokens from `past_all` on are zero
     const int first = group * GROUP, past = past_all - first;
-    const int page = table[min(first / a.page_tokens, a.table_width - 1)];
     const bf16 *keys = a.pages + ((size_t)page * 2 * KV_HEADS + kv_head) * a.page_tokens * HEAD + first % a.page_tokens * HEAD;
     const bf16 *values = keys + KV_HEADS * a.page_tokens * HEAD;
 #pragma unroll
@@ -109,7 +109,16 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
         v[j][h] = token < past ? __ldcg((const uint4 *)(values + token * HEAD + 64 * h + 8 * g)) : make_uint4(0, 0, 0, 0);
       }
   };
-  if (!PROMPT && place < groups) load(place);
+  if (!PROMPT && place < groups) load(place, first_page);
+  for (int group = place + PARTS; group < groups; group += PARTS) {  // later ones come at least as far as L2
+    const int token = group * GROUP + (lane & 15), page = table[min(group * GROUP / a.page_tokens, a.table_width - 1)];
+    const bf16 *line = a.pages + (((size_t)page * 2 + (lane >> 4)) * KV_HEADS + kv_head) * a.page_tokens * HEAD
+                     + token % a.page_tokens * HEAD;
+    if (token < position) {
+      asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
+      asm volatile("prefetch.global.L2 [%0];" :: "l"(line + 64));
+    }
+  }
   // Warps 0 to PER - 1 turn a query head each; the next one takes the row's key, the one after it the value.
   const bool is_query = warp < PER, is_key = warp == PER, owns = !PROMPT && rank == (position / GROUP) % CLUSTER;
   float4 turn = make_float4(1, 0, 1, 0);
@@ -129,7 +138,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     appended = slot_of(a, row, kv_head, KV_HEADS) + (is_key ? 0 : KV_HEADS * a.page_tokens * HEAD) + 2 * lane;
   wait_for_previous();
 
-  if (PROMPT && place < groups) load(place);
+  if (PROMPT && place < groups) load(place, first_page);
   if (is_query || (owns && warp <= PER + 1)) {
     Turned x = {load_pair(source), load_pair(source + 64)};
     if (is_query || is_key) x = turned<NORMED>(x, turn, gain, a.eps);
@@ -169,7 +178,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   };
   if (place < groups) attend(place, true);
   for (int group = place + PARTS; group < groups; group += PARTS) {
-    load(group);
+    load(group, table[min(group * GROUP / a.page_tokens, a.table_width - 1)]);
     attend(group, false);
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
@@ -223,6 +232,6 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     total = lane_sum<MERGERS>(total);
     value = lane_sum<MERGERS>(value);
     if (first == 0 && which < OUTPUTS)
-      a.out[((size_t)row * HEADS + kv_head * PER + head) * HEAD + rank * DIMS + at] = __float2bfloat16(__fdividef(value, total));
+      a.out[tiled(row, (kv_head * PER + head) * HEAD + rank * DIMS + at, HEADS * HEAD)] = __float2bfloat16(__fdividef(value, total));
   }
 }

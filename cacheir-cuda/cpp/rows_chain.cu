@@ -33,7 +33,7 @@
     append<HEADS, KV_HEADS, NORMED>(a);                                                                                  \
   }
 #define HEAD_OF(WIDTH, ROW_TILES)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(HEAD_WARPS * 32, 2)                                                       \
+  extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 2)                                                    \
       rows_head_h##WIDTH##_c##ROW_TILES(const __grid_constant__ RowsHeadArguments a) {                                   \
     rows_head<WIDTH, ROW_TILES>(a);                                                                                      \
   }
@@ -49,7 +49,15 @@ extern "C" __global__ void __launch_bounds__(BEGIN_WARPS * 32) rows_advance(cons
 PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 1, 1)
 PRODUCT(residual, 2048, 8, 1, 16, registers, 2, 0, 1, 1)
 PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 1, 1)
+PRODUCT(swiglu, 1024, 16, 3, 8, registers, 2, 8, 1, 1)
 PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 1, 1)
+PRODUCT(residual, 3072, 8, 1, 12, registers, 2, 2, 1, 1)
+SPLIT(3072, 2, 4, 8, 4, 1, 1)
+SPLIT(3072, 2, 4, 8, 4, 2, 2)
+SPLIT(3072, 2, 4, 8, 4, 4, 2)
+SPLIT(2048, 2, 4, 8, 4, 1, 1)
+SPLIT(2048, 2, 4, 8, 4, 2, 2)
+SPLIT(2048, 2, 4, 8, 4, 4, 2)
 PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 2, 2)
 PRODUCT(residual, 2048, 8, 1, 16, registers, 1, 0, 2, 2)
 PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 2, 2)
@@ -72,6 +80,9 @@ PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
 PRODUCT(residual, 2048, 16, 1, 16, registers, 2, 4, 1, 1)
 PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 1, 1)
 PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 1, 1)
+SPLIT(6144, 2, 6, 8, 4, 1, 1)
+SPLIT(6144, 2, 6, 8, 4, 2, 2)
+SPLIT(6144, 2, 6, 8, 4, 4, 2)
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 2, 2)
 PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 2, 2)
 PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 2, 2)
@@ -102,4 +113,4 @@ HEAD_OF(1536, 2)
 HEAD_OF(1536, 4)
 SPLIT(8960, 2, 7, 8, 3, 1, 1)
 SPLIT(8960, 2, 7, 8, 3, 2, 2)
-SPLIT(8960, 2, 7, 8, 3, 4, 2)
+SPLIT(8960, 2, 7, 8, 3, 4, 1)

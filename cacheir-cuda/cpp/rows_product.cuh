@@ -1,7 +1,8 @@
 // A matrix times several rows, with what comes before and after it: the norm's scale by row, bias, residual, SwiGLU.
 //
 // Weights are packed as for one row (product.cuh) and wait in registers or shared memory; the eight columns of the other
-// operand are eight rows of activations, rounded to bfloat16.  ROW_TILES such columns take the same weights in turn.  A
+// operand are eight rows of activations, rounded to bfloat16 and stored as a warp reads them (`tiled`).  ROW_TILES such
+// columns take the same weights in turn.  A
 // tile of fewer than 16 matrix rows has parts of k below each other: each part has sums of its own, of which only the
 // part's rows are kept.
 #pragma once
@@ -9,18 +10,42 @@
 
 struct RowsProductArguments {
   const bf16 *weights;    // packed
-  const bf16 *rows;       // [R][K]
+  const bf16 *rows;       // [R][K], tiled
   const float *squares;   // [R][square_count]: parts of each row's sum of squares before its norm's weights (qkv, swiglu)
   const float *bias;      // [N] or null (qkv)
   const float *residual;  // [R][N] (residual)
   const float *gain;      // [N]: weights of the norm that comes next (residual)
-  void *out;              // qkv, residual: f32 [R][N]; swiglu: bf16 [R][N / 2]
-  bf16 *next;             // [R][N]: out times gain (residual)
+  void *out;              // qkv, residual: f32 [R][N]; swiglu: bf16 [R][N / 2], tiled
+  bf16 *next;             // [R][N], tiled: out times gain (residual)
   float *next_squares;    // [R][parts], one part for each eight outputs (residual)
   int square_count;       // a multiple of 64
   int outputs;            // N, of swiglu N / 2
   float eps;
+  // qkv: the pages that the attention after it reads are brought into the L2 cache ahead of it.
+  int page_bytes, row_count, page_tokens, table_width, step;  // page_bytes: of one page of this layer; 0: none are brought
+  const char *pages;
+  const int *page_table;  // [row_count][table_width]
+  const int *positions;   // [row_count]
 };
+
+// Where element k of a row lies among rows of `width`: 8 rows by 32 elements are together, 16 bytes for each lane.
+__device__ __forceinline__ size_t tiled(int row, int k, int width) {
+  return ((size_t)(row >> 3) * (width / 32) + k / 32) * 256 + (row & 7) * 32 + k % 32;
+}
+
+// The blocks are dealt to the rows in turn.
+__device__ __forceinline__ void bring_pages(const RowsProductArguments &a) {
+  constexpr int LINE = 128;
+  const int row = blockIdx.x % a.row_count, each = a.page_bytes / LINE;
+  const int *table = a.page_table + (size_t)row * a.table_width;
+  const int pages = min((a.positions[row] + a.step - 1) / a.page_tokens + 1, a.table_width);
+  const int stride = gridDim.x / a.row_count * blockDim.x;
+  if (blockIdx.x / a.row_count * blockDim.x >= stride) return;  // of an incomplete turn
+  for (int line = blockIdx.x / a.row_count * blockDim.x + threadIdx.x; line < pages * each; line += stride) {
+    const char *at = a.pages + (size_t)table[line / each] * a.page_bytes + line % each * LINE;
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+  }
+}
 
 // Floats that a warp's sums take in shared memory: 4 and 8 keep neighbours in other banks.
 constexpr __host__ __device__ int sums_stride(int tiles) { return tiles * 16 + 4; }
@@ -82,6 +107,7 @@ __device__ __forceinline__ void rows_product(const RowsProductArguments &a) {
     copy_to_shared(shared_address(held) + warp * WARP_BYTES, weights, WARP_BYTES, shared_address(&barriers[warp]));
   }
   __syncwarp();
+  if (EPILOGUE == Epilogue::qkv && a.page_bytes) bring_pages(a);
   auto index_of = [&](int round) { return round * THREADS + (int)threadIdx.x; };
   auto finishes = [&](int index) { return index % LANES == 0 && index < PAIRS * LANES; };
   auto output_of = [&](int index) { return blockIdx.x * EACH + index / LANES % EACH; };
@@ -90,7 +116,7 @@ __device__ __forceinline__ void rows_product(const RowsProductArguments &a) {
   float extra[ROUNDS], residual[ROUNDS];
 #pragma unroll
   for (int i = 0; i < ROUNDS; i++) extra[i] = extras && finishes(index_of(i)) ? extras[output_of(index_of(i))] : 0.f;
-  const bf16 *rows = a.rows + (size_t)g * K + warp * SLICE + 8 * t;
+  const bf16 *rows = a.rows + warp * STEPS * 256 + lane * 8;
   const float *residuals = a.residual, *squares = a.squares;
   const int square_count = a.square_count;
   asm volatile("" : "+l"(rows), "+l"(residuals), "+l"(squares));  // read the launch's parameters now, not after the wait
@@ -107,7 +133,7 @@ __device__ __forceinline__ void rows_product(const RowsProductArguments &a) {
 #pragma unroll
       for (int q = 0; q < PARTS; q++)
 #pragma unroll
-        for (int p = 0; p < STEPS; p++) x[c][q][p] = load_activation(rows + (size_t)(first + c) * 8 * K + q * PART + p * 32);
+        for (int p = 0; p < STEPS; p++) x[c][q][p] = load_activation(rows + ((first + c) * (K / 32) + q * (PART / 32) + p) * 256);
     if (first == 0) {
       if constexpr (EPILOGUE == Epilogue::residual)
 #pragma unroll
@@ -191,12 +217,12 @@ __device__ __forceinline__ void rows_product(const RowsProductArguments &a) {
     if constexpr (EPILOGUE == Epilogue::qkv) {
       if (ends) ((float *)a.out)[place] = v + extra[i];
     } else if constexpr (EPILOGUE == Epilogue::swiglu) {
-      if (ends) ((bf16 *)a.out)[place] = __float2bfloat16(__fdividef(v, 1.f + __expf(-v)) * u);
+      if (ends) ((bf16 *)a.out)[tiled(row, output_of(index), a.outputs)] = __float2bfloat16(__fdividef(v, 1.f + __expf(-v)) * u);
     } else {
       v += residual[i];
       if (ends) {
         ((float *)a.out)[place] = v;
-        a.next[place] = __float2bfloat16(v * extra[i]);
+        a.next[tiled(row, output_of(index), a.outputs)] = __float2bfloat16(v * extra[i]);
       }
       const float squared = lane_sum<GROUP_LANES>(ends ? v * v : 0.f);
       constexpr int PARTS_OF_ROW = EACH * LANES / GROUP_LANES;

@@ -45,7 +45,7 @@ __device__ __forceinline__ void rows_split(const RowsProductArguments &a) {
   constexpr int ROUNDS = (R * 4 + THREADS - 1) / THREADS;  // a thread finishes one output of a row
   const int output = first_output + 4 * rank + (threadIdx.x & 3);
   const float gain = a.gain[output];
-  const bf16 *rows = a.rows + (size_t)g * K + rank * PART + warp * SLICE + 8 * t;
+  const bf16 *rows = a.rows + (rank * (PART / 32) + warp * STEPS) * 256 + lane * 8;
   const float *residuals = a.residual + output;
   asm volatile("" : "+l"(rows), "+l"(residuals));  // read the launch's parameters now, not after the wait
   const bf16 *weights = (const bf16 *)held + g * LINE + warp * SLICE + 8 * t;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void rows_split(const RowsProductArguments &a) {
 #pragma unroll
     for (int c = 0; c < AT_ONCE; c++)
 #pragma unroll
-      for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + (size_t)(first + c) * 8 * K + p * 32);
+      for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + ((first + c) * (K / 32) + p) * 256);
     if (first == 0) {
 #pragma unroll
       for (int i = 0; i < ROUNDS; i++) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void rows_split(const RowsProductArguments &a) {
     for (int from = 0; from < SPLIT; from++) v += ((const float *)&come[from][row])[index & 3];
     const size_t place = (size_t)row * a.outputs + output;
     ((float *)a.out)[place] = v;
-    a.next[place] = __float2bfloat16(v * gain);
+    a.next[tiled(row, output, a.outputs)] = __float2bfloat16(v * gain);
     const float squared = lane_sum<4>(v * v);
     if ((lane & 3) == 0) a.next_squares[(size_t)row * gridDim.x + blockIdx.x] = squared;
   }

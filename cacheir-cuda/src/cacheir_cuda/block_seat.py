@@ -11,6 +11,7 @@ from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir.schedule.flatten import Launch
 from cacheir_cuda.binding import BoundLaunch, Surroundings
+from cacheir_cuda.chain.rows_seat import RowsSeat
 from cacheir_cuda.forced import forced_here
 from cacheir_cuda.kernels.triton_refusals import why_not_here
 from cacheir_cuda.layer_plan import MainPlan, NotOfTheForm, plan_main
@@ -30,8 +31,10 @@ class BlockSeat:
         device: torch.device,
         options: CudaOptions,
         asked: ExecutorOptions,
+        rows: RowsSeat | None = None,
     ) -> None:
-        self._device = device
+        """``rows`` are the CUDA C++ kernels for few rows, which come first where they are there."""
+        self._device, self._rows = device, rows
         self._dtype: torch.dtype = getattr(torch, options.cuda_dtype)
         self._programmatic = options.programmatic_launch and device.type == "cuda"
         self._space = Workspace(device)
@@ -61,9 +64,14 @@ class BlockSeat:
             return None
         from cacheir_cuda.block_launches import BlockKernels, block_launches
 
+        programmatic = self._programmatic and _hopper(self._device)
+        if programmatic and self._rows is not None:
+            few = self._rows.main(self._plans[mode], around, programmatic)
+            if few is not None:
+                return few
         kernels = BlockKernels(
             dtype=self._dtype,
-            pdl=self._programmatic and _hopper(self._device),
+            pdl=programmatic,
             triton_matmul=os.environ.get(MATMUL_VARIABLE) == "1",
         )
         return block_launches(self._plans[mode], around, kernels, self._space)

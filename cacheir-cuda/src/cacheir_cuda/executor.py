@@ -39,7 +39,7 @@ from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of
 from cacheir_cuda.chain.cubins import keep_carried
 from cacheir_cuda.chain.seat import ChainSeat
-from cacheir_cuda.decode_graphs import DecodeGraphs, one_step, step_by_step, why_no_replay, why_uncapturable
+from cacheir_cuda.decode_graphs import DecodeGraphs, step_by_step, why_no_replay, why_uncapturable
 from cacheir_cuda.jit_watch import JitWatch
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.kernels.triton_refusals import check_compiled
@@ -106,7 +106,7 @@ class CudaExecutor:
         self._main = {mode: launches.pop((mode, module.main.name)) for mode, module in program.modules.items()}
         plans = {plan.mode: plan for plan in captures_of(program).modes}
         self._captures = plans.get("decode")
-        self._blocks = BlockSeat(self._main, self._kernels, self._device, self._own, self._options)
+        self._blocks = BlockSeat(self._main, self._kernels, self._device, self._own, self._options, self._chain.rows)
         try:
             arena_bytes = max(plan.arena_bytes for plan in program.plans.values())
             self._arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self._device)
@@ -287,8 +287,8 @@ class CudaExecutor:
         if step.mode != "decode":
             return self._prefill(step)
         reason = self._why_no_graph(step)
-        if reason is None and self._chain.takes(step.rows):
-            return one_step(partial(self._replay, step, 1))
+        if reason is None and self._chain.takes(step.rows, self._slots):
+            return self._chain.start(step.rows, self._staged(step), self._slots)
         if reason is None:
             return self._graphs.start(step.rows, self._staged(step), self._graph_rows(step), self._slots)
         self._misses[reason] += 1
@@ -324,8 +324,8 @@ class CudaExecutor:
 
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
         staged = self._staged(step)
-        if self._chain.takes(step.rows):
-            return self._chain.run(step.rows[0], staged, n, self._slots, sink)
+        if self._chain.takes(step.rows, self._slots):
+            return self._chain.run(step.rows, staged, n, self._slots, sink)
         return self._graphs.run(step.rows, staged, self._graph_rows(step), n, self._slots, sink)
 
     def _graph_rows(self, step: Step) -> int:

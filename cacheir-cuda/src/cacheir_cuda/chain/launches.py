@@ -51,7 +51,7 @@ class ChainBuffers:
         self.row_squares = floats(tile["down"].squares(chain.hidden))
         self.middle_squares = floats(tile["output"].squares(chain.hidden))
         self.qkv = floats((chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
-        self.attended, self.gated = split(wide), split(tile["down"].width(chain.feed_forward))
+        self.attended, self.gated = split(wide), split(chain.feed_forward)
         self.best = floats(tiles.HEAD_BLOCKS)
         self.best_id = torch.zeros(tiles.HEAD_BLOCKS, dtype=torch.int32, device=device)
         words = STATE_WORDS + -(-max_seq // page_tokens)
@@ -87,20 +87,27 @@ class ChainWeights:
         layer, tile = chain.layers[number], chain.products
         return {
             "norm": get("f32", (layer.norm,)),
-            "qkv": get(layout_of(tile["qkv"], chain.hidden), layer.qkv),
+            "qkv": get(layout_of(tile["qkv"]), layer.qkv),
             "bias": get("f32", layer.biases) if layer.biases else None,
             "q_norm": get("f32", (layer.q_norm,)) if layer.q_norm else None,
             "k_norm": get("f32", (layer.k_norm,)) if layer.k_norm else None,
-            "output": get(layout_of(tile["output"], chain.heads * tiles.HEAD_DIM), (layer.output,)),
+            "output": get(layout_of(tile["output"]), (layer.output,)),
             "feed_forward_norm": get("f32", (layer.feed_forward_norm,)),
-            "gate_up": get(layout_of(tile["gate_up"], chain.hidden), layer.gate_up),
-            "down": get(layout_of(tile["down"], chain.feed_forward), (layer.down,)),
+            "gate_up": get(layout_of(tile["gate_up"]), layer.gate_up),
+            "down": get(layout_of(tile["down"]), (layer.down,)),
         }
 
+    def plain(self, number: int, name: str) -> torch.Tensor:
+        """``output`` or ``down`` of layer ``number`` [N, K] as it is stored."""
+        made: torch.Tensor = self._residents.get("dense", (getattr(self._chain.layers[number], name),))
+        return made
 
-def layout_of(tile: tiles.Tile, columns: int) -> str:
-    """The word of ``residents.py`` for a matrix of ``columns`` packed for ``tile``."""
-    return f"fragments {tile.kind} {tile.rows} {tile.tiles} {tile.warps} {tile.width(columns)}"
+
+def layout_of(tile: tiles.Tile) -> str:
+    """The word of ``residents.py`` for a matrix that ``tile`` reads: packed, or as it is where it streams."""
+    if isinstance(tile, tiles.Stream):
+        return "rows"
+    return f"fragments {tile.kind} {tile.rows} {tile.tiles} {tile.warps}"
 
 
 class ChainStep:
@@ -165,7 +172,7 @@ class ChainStep:
         yield _product(
             tile["gate_up"], 2 * inner, hidden, weights=_at(weights["gate_up"]), row=_at(buffers.middle_normed),
             squares=_at(buffers.middle_squares), square_count=buffers.middle_squares.numel(), out=_at(buffers.gated),
-            outputs=tile["down"].width(inner), eps=chain.eps,
+            outputs=inner, eps=chain.eps,
         )  # fmt: skip
         last = layer == len(self._layers) - 1
         gain = self._weights.final_norm if last else self._layers[layer + 1]["norm"]

@@ -64,15 +64,20 @@ class Chain:
         return tiles.Heads(self.hidden, self.heads, self.kv_heads, self.normed)
 
     @property
-    def products(self) -> dict[str, Tile]:
-        """The choice for each matrix of a layer. NoChain where a shape has none."""
+    def matrices(self) -> dict[str, tuple[str, int, int]]:
+        """(kind, rows, columns) of each matrix of a layer, in the words of ``tiles.CHOICES``."""
         hidden, inner, wide = self.hidden, self.feed_forward, self.heads * tiles.HEAD_DIM
         return {
-            "qkv": _tile("qkv", (self.heads + 2 * self.kv_heads) * tiles.HEAD_DIM, hidden),
-            "output": _tile("residual", hidden, wide),
-            "gate_up": _tile("swiglu", 2 * inner, hidden),
-            "down": _tile("residual", hidden, inner),
+            "qkv": ("qkv", (self.heads + 2 * self.kv_heads) * tiles.HEAD_DIM, hidden),
+            "output": ("residual", hidden, wide),
+            "gate_up": ("swiglu", 2 * inner, hidden),
+            "down": ("residual", hidden, inner),
         }
+
+    @property
+    def products(self) -> dict[str, Tile]:
+        """The choice for each matrix of a layer. NoChain where a shape has none."""
+        return {name: _tile(*shape) for name, shape in self.matrices.items()}
 
     @property
     def kernels(self) -> tuple[str, ...]:

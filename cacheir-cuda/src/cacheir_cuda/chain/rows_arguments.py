@@ -11,7 +11,9 @@ class RowsProduct(Structure):
     _fields_ = (
         ("weights", c_void_p), ("rows", c_void_p), ("squares", c_void_p), ("bias", c_void_p), ("residual", c_void_p),
         ("gain", c_void_p), ("out", c_void_p), ("next", c_void_p), ("next_squares", c_void_p),
-        ("square_count", c_int), ("outputs", c_int), ("eps", c_float),
+        ("square_count", c_int), ("outputs", c_int), ("eps", c_float), ("page_bytes", c_int), ("row_count", c_int),
+        ("page_tokens", c_int), ("table_width", c_int), ("step", c_int), ("pages", c_void_p),
+        ("page_table", c_void_p), ("positions", c_void_p),
     )  # fmt: skip
 
 

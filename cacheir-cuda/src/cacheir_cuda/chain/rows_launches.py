@@ -39,8 +39,8 @@ class RowsInputs:
 class RowsBuffers:
     """What the kernels read and write beside weights, pages and inputs, for up to ``rows`` rows.
 
-    ``hidden`` f32 [R, H] and ``normed`` bf16 [R, H] (hidden times the next norm's weights) are the rows after a step,
-    ``squares`` f32 [R, parts] adds up to the squares of each.
+    ``hidden`` f32 [R, H] and ``normed`` bf16 [R, H] (hidden times the next norm's weights, tiled) are the rows after a
+    step; ``squares`` f32 [R, parts], as many parts as the kernel leaves that wrote them, add up to the squares of each.
     """
 
     def __init__(self, chain: Chain, device: torch.device, max_seq: int, rows: int = rows_tiles.BUCKETS[-1]) -> None:
@@ -50,11 +50,10 @@ class RowsBuffers:
         def narrow(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.bfloat16, device=device)
 
-        tile, wide, hidden = chain.products, chain.heads * tiles.HEAD_DIM, chain.hidden
+        wide, hidden = chain.heads * tiles.HEAD_DIM, chain.hidden
         self.hidden, self.middle = floats(rows, hidden), floats(rows, hidden)
         self.normed, self.middle_normed = narrow(rows, hidden), narrow(rows, hidden)
-        self.squares = floats(rows, tile["down"].squares(hidden))
-        self.middle_squares = floats(rows, tile["output"].squares(hidden))
+        self.squares, self.middle_squares = floats(rows * hidden // 4), floats(rows * hidden // 4)
         self.qkv = floats(rows, (chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
         self.attended, self.gated = narrow(rows, wide), narrow(rows, chain.feed_forward)
         self.best = floats(rows, rows_tiles.HEAD_BLOCKS)
@@ -68,6 +67,14 @@ class RowsStep:
     def __init__(self, chain: Chain, weights: ChainWeights, buffers: RowsBuffers, pool: Pool) -> None:
         self._chain, self._weights, self.buffers, self._pool = chain, weights, buffers, pool
         self._layers = [weights.layer(number) for number in range(len(chain.layers))]
+        for layer in range(len(self._layers)):  # made now, not in the first step
+            for name in chain.matrices:
+                self._matrix(name, layer, rows_tiles.BUCKETS[-1])
+
+    def squares(self, name: str, count: int) -> int:
+        """How many parts of each row's sum of squares the product ``name`` leaves in a step of ``count`` rows."""
+        shape = self._chain.matrices[name]
+        return self._tile(name, count).squares(shape[1])
 
     def begin(self, inputs: RowsInputs) -> KernelLaunch:
         """Takes the embeddings of the step's tokens as its rows."""
@@ -81,14 +88,14 @@ class RowsStep:
     def head(self, count: int) -> KernelLaunch:
         """The candidates of each row for the greedy token."""
         chain, buffers = self._chain, self.buffers
-        rows = _bucket(count)
+        rows = bucket_of(count)
         return KernelLaunch(
             rows_tiles.head_kernel(chain.hidden, rows), rows_tiles.head_blocks(chain.hidden, rows),
             rows_tiles.HEAD_THREADS, rows_tiles.head_shared_bytes(chain.hidden, rows),
             arguments.RowsHead(
                 weights=_at(self._weights.head), rows=_at(buffers.normed), squares=_at(buffers.squares),
                 best=_at(buffers.best), best_id=_at(buffers.best_id), vocabulary=chain.vocabulary,
-                square_count=buffers.squares.shape[1], eps=chain.eps,
+                square_count=self.squares("down", count), eps=chain.eps,
             ),
         )  # fmt: skip
 
@@ -113,36 +120,34 @@ class RowsStep:
         return arguments.RowsBegin(
             tokens=_at(inputs.tokens), embedding=_at(self._weights.embedding), gain=_at(self._layers[0]["norm"]),
             hidden=_at(buffers.hidden), next=_at(buffers.normed), squares=_at(buffers.squares),
-            vocabulary=chain.vocabulary, width=chain.hidden, square_count=buffers.squares.shape[1],
+            vocabulary=chain.vocabulary, width=chain.hidden, square_count=self.squares("down", inputs.count),
         )  # fmt: skip
 
     def _layer(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
-        chain, buffers, weights = self._chain, self.buffers, self._layers[number]
-        hidden, inner, wide = chain.hidden, chain.feed_forward, chain.heads * tiles.HEAD_DIM
-        all_heads = wide + 2 * chain.kv_heads * tiles.HEAD_DIM
-        rows = _bucket(inputs.count)
-        yield _product(
-            "qkv", all_heads, hidden, rows, weights=_at(weights["qkv"]), rows=_at(buffers.normed),
-            squares=_at(buffers.squares), square_count=buffers.squares.shape[1], bias=_at(weights["bias"]),
-            out=_at(buffers.qkv), outputs=all_heads, eps=chain.eps,
+        chain, buffers, weights, count = self._chain, self.buffers, self._layers[number], inputs.count
+        decode, pages = inputs.row_starts is None, self._pool.layer(chain.layers[number].number)
+        yield self._product(
+            "qkv", number, count, rows=_at(buffers.normed), squares=_at(buffers.squares),
+            square_count=self.squares("down", count), bias=_at(weights["bias"]), out=_at(buffers.qkv), eps=chain.eps,
+            page_bytes=pages[0].nbytes if decode else 0, row_count=count, page_tokens=self._pool.page_tokens,
+            table_width=inputs.page_table.shape[1], step=step, pages=_at(pages), page_table=_at(inputs.page_table),
+            positions=_at(inputs.positions),
         )  # fmt: skip
         yield from self._attention(number, inputs, step)
-        yield _product(
-            "residual", hidden, wide, rows, weights=_at(weights["output"]), rows=_at(buffers.attended),
-            residual=_at(buffers.hidden), gain=_at(weights["feed_forward_norm"]), out=_at(buffers.middle),
-            next=_at(buffers.middle_normed), next_squares=_at(buffers.middle_squares), outputs=hidden,
+        yield self._product(
+            "output", number, count, rows=_at(buffers.attended), residual=_at(buffers.hidden),
+            gain=_at(weights["feed_forward_norm"]), out=_at(buffers.middle), next=_at(buffers.middle_normed),
+            next_squares=_at(buffers.middle_squares),
         )  # fmt: skip
-        yield _product(
-            "swiglu", 2 * inner, hidden, rows, weights=_at(weights["gate_up"]), rows=_at(buffers.middle_normed),
-            squares=_at(buffers.middle_squares), square_count=buffers.middle_squares.shape[1], out=_at(buffers.gated),
-            outputs=inner, eps=chain.eps,
+        yield self._product(
+            "gate_up", number, count, rows=_at(buffers.middle_normed), squares=_at(buffers.middle_squares),
+            square_count=self.squares("output", count), out=_at(buffers.gated), eps=chain.eps,
         )  # fmt: skip
         last = number == len(self._layers) - 1
         gain = self._weights.final_norm if last else self._layers[number + 1]["norm"]
-        yield _product(
-            "residual", hidden, inner, rows, weights=_at(weights["down"]), rows=_at(buffers.gated),
-            residual=_at(buffers.middle), gain=_at(gain), out=_at(buffers.hidden), next=_at(buffers.normed),
-            next_squares=_at(buffers.squares), outputs=hidden,
+        yield self._product(
+            "down", number, count, rows=_at(buffers.gated), residual=_at(buffers.middle), gain=_at(gain),
+            out=_at(buffers.hidden), next=_at(buffers.normed), next_squares=_at(buffers.squares),
         )  # fmt: skip
 
     def _attention(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
@@ -166,17 +171,29 @@ class RowsStep:
         ranks = rows_tiles.PROMPT_BLOCKS[chain.attention]
         yield KernelLaunch(rows_tiles.prompt_kernel(chain.attention), pairs * ranks, threads, 0, given)
 
+    def _product(self, name: str, number: int, count: int, **given: Any) -> KernelLaunch:
+        kind, rows, columns = self._chain.matrices[name]
+        tile = self._tile(name, count)
+        outputs = rows // 2 if kind == "swiglu" else rows
+        weights = _at(self._matrix(name, number, count))
+        return KernelLaunch(
+            tile.kernel(columns), tile.blocks(rows), tile.threads, tile.shared_bytes(columns),
+            arguments.RowsProduct(weights=weights, outputs=outputs, **given),
+        )  # fmt: skip
 
-def _product(kind: str, matrix_rows: int, columns: int, count: int, **given: Any) -> KernelLaunch:
-    tile = rows_tiles.rows_tile(kind, matrix_rows, columns, count)
-    assert tile is not None, "rows_refusal comes first"
-    return KernelLaunch(
-        tile.kernel(columns), tile.packed.blocks(matrix_rows), 32 * tile.packed.warps, tile.shared_bytes(columns),
-        arguments.RowsProduct(**given),
-    )  # fmt: skip
+    def _matrix(self, name: str, number: int, count: int) -> torch.Tensor | None:
+        if isinstance(self._tile(name, count), rows_tiles.SplitTile):
+            return self._weights.plain(number, name)
+        return self._layers[number][name]
+
+    def _tile(self, name: str, count: int) -> rows_tiles.RowsTile | rows_tiles.SplitTile:
+        tile = rows_tiles.rows_tile(self._chain.matrices[name], bucket_of(count))
+        assert tile is not None, "why_not_rows comes first"
+        return tile
 
 
-def _bucket(count: int) -> int:
+def bucket_of(count: int) -> int:
+    """The bucket of a step of ``count`` rows, at most as many as any kernel takes."""
     found = rows_tiles.bucket(count)
     assert found is not None, f"{count} rows are more than any kernel takes"
     return found

@@ -176,9 +176,9 @@ def filled_up(given: Mapping[str, I32], wanted: Mapping[str, torch.Tensor]) -> d
 
 def why_not_rows(chain: Chain) -> str:
     """Why no kernels for several rows are compiled for ``chain``, "" where they are."""
-    for name, (kind, rows, columns) in chain.matrices.items():
-        if rows_tiles.rows_tile(kind, rows, columns, rows_tiles.BUCKETS[-1]) is None:
-            return f"no {name} kernel for several rows is compiled for a matrix of {rows} x {columns}"
+    for name, shape in chain.matrices.items():
+        if rows_tiles.rows_tile(shape, rows_tiles.BUCKETS[-1]) is None:
+            return f"no {name} kernel for several rows is compiled for a matrix of {shape[1]} x {shape[2]}"
     if chain.attention not in rows_tiles.ATTENTIONS:
         return "no attention kernel for several rows is compiled for its heads"
     if chain.hidden not in rows_tiles.HEADS or chain.vocabulary % 16:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from cacheir_cuda.chain.tiles import CHOICES, Heads, Tile
 
-BUCKETS = (8, 16, 32)  # rows that a kernel takes; a step of fewer is filled up
+BUCKETS = (8, 16, 32)  # rows that a product takes; a step of fewer is filled up
 BEGIN, ADVANCE = "rows_begin", "rows_advance"
-BEGIN_THREADS, ATTENTION_THREADS, HEAD_THREADS = 256, 256, 256
+BEGIN_THREADS, ATTENTION_THREADS, HEAD_THREADS = 256, 256, 288
 HEAD_BLOCKS = 264  # at most: two for each multiprocessor
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, for its blocks
 SQUARES_AT_ONCE = 64  # parts of a row's sum of squares come in whole numbers of them
+Shape = tuple[str, int, int]  # kind, rows and columns of a matrix
 
 
 @dataclass(frozen=True)
@@ -32,40 +33,90 @@ class RowsTile:
         shape = f"k{columns}_r{tile.rows}_t{tile.tiles}_w{tile.warps}"
         return f"rows_product_{tile.kind}_{shape}_{tile.hold}_b{self.fit}_p{self.pace}_c{self.rows // 8}"
 
+    def blocks(self, matrix_rows: int) -> int:
+        """Blocks for a matrix of ``matrix_rows`` rows."""
+        return self.packed.blocks(matrix_rows)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.packed.warps
+
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a block: the sums of its warps, which lie over weights where those are there too."""
         sums = self.rows * (self.packed.tiles * 16 + 4) + 8
         return self.packed.shared_bytes(columns) or 4 * self.packed.warps * sums
 
+    def squares(self, matrix_rows: int) -> int:
+        """How many parts of each row's sum of squares it leaves."""
+        return self.packed.squares(matrix_rows)
 
-# (kind, rows, columns) of the matrix -> rows of the step -> blocks that must fit a multiprocessor, pace.
-_FIT_AND_PACE: dict[tuple[str, int, int], dict[int, tuple[int, int]]] = {
+
+@dataclass(frozen=True)
+class SplitTile:
+    """A product of ``rows`` rows whose columns a cluster of ``RANKS`` blocks shares (``cpp/rows_split.cuh``)."""
+
+    warps: int
+    fit: int
+    rows: int
+
+    RANKS, TILES = 8, 2
+
+    def kernel(self, columns: int) -> str:
+        """The function's name in the cubin."""
+        shape = f"k{columns}_t{self.TILES}_w{self.warps}_s{self.RANKS}"
+        return f"rows_split_{shape}_b{self.fit}_c{self.rows // 8}"
+
+    def blocks(self, matrix_rows: int) -> int:
+        """Blocks for a matrix of ``matrix_rows`` rows."""
+        return matrix_rows // (16 * self.TILES) * self.RANKS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    def shared_bytes(self, columns: int) -> int:
+        """Dynamic shared memory of a block: its part of the matrix, in lines that begin in other banks."""
+        part = columns // self.RANKS
+        return 16 * self.TILES * 2 * (part if part % 64 else part + 32)
+
+    def squares(self, matrix_rows: int) -> int:
+        """How many parts of each row's sum of squares it leaves."""
+        return self.blocks(matrix_rows)
+
+
+# Matrix -> rows of the step -> blocks that must fit a multiprocessor, pace.
+FIT_AND_PACE: dict[Shape, dict[int, tuple[int, int]]] = {
     # Qwen3-0.6B
     ("qkv", 4096, 1024): {8: (1, 4), 16: (1, 4), 32: (1, 4)},
     ("residual", 1024, 2048): {8: (2, 0), 16: (1, 0), 32: (1, 0)},
-    ("swiglu", 6144, 1024): {8: (1, 8), 16: (1, 8), 32: (1, 8)},
-    ("residual", 1024, 3072): {8: (1, 2), 16: (1, 2), 32: (1, 2)},
+    ("swiglu", 6144, 1024): {8: (2, 8), 16: (1, 8), 32: (1, 8)},
+    ("residual", 1024, 3072): {8: (2, 2), 16: (1, 2), 32: (1, 2)},
     # Qwen3-1.7B
     ("qkv", 4096, 2048): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
     ("residual", 2048, 2048): {8: (2, 4), 16: (1, 4), 32: (1, 4)},
     ("swiglu", 12288, 2048): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
     ("residual", 2048, 6144): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
+    # DeepSeek-R1-Distill-Qwen-1.5B
+    ("qkv", 2048, 1536): {8: (2, 4), 16: (2, 4), 32: (1, 4)},
+    ("residual", 1536, 1536): {8: (2, 4), 16: (2, 4), 32: (1, 4)},
+    ("swiglu", 17920, 1536): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
 }
-# -> most rows of the step -> blocks that share a row's KV head, blocks that must fit a multiprocessor: at most two
-# blocks for each multiprocessor of an H200.
-_EIGHT_KV_HEADS = {2: (8, 2), 4: (4, 2), 8: (2, 2), 16: (2, 2), 32: (1, 2)}
-ATTENTIONS: dict[Heads, dict[int, tuple[int, int]]] = {
+# Matrix -> rows of the step -> warps, blocks that must fit a multiprocessor. They come before FIT_AND_PACE.
+SPLITS: dict[Shape, dict[int, tuple[int, int]]] = {
+    ("residual", 1536, 8960): {8: (7, 3), 16: (7, 3), 32: (7, 3)},
+}
+# -> most rows of the step -> blocks that share a row's KV head: at most two for each multiprocessor of an H200.
+_EIGHT_KV_HEADS, _TWO_KV_HEADS = {2: 8, 4: 4, 8: 2, 16: 2, 32: 1}, {16: 8, 32: 4}
+ATTENTIONS: dict[Heads, dict[int, int]] = {
     Heads(1024, 16, 8, True): _EIGHT_KV_HEADS,
     Heads(2048, 16, 8, True): _EIGHT_KV_HEADS,
+    Heads(1536, 12, 2, False): _TWO_KV_HEADS,
 }
 # Blocks that share a KV head of one row of a prompt.
-PROMPT_BLOCKS: dict[Heads, int] = {Heads(1024, 16, 8, True): 1, Heads(2048, 16, 8, True): 1}
-HEADS = (1024, 2048)  # widths of rows
-
-
-def shapes() -> list[tuple[str, int, int]]:
-    """(kind, rows, columns) of every matrix that there are kernels for."""
-    return list(_FIT_AND_PACE)
+PROMPT_BLOCKS = {Heads(1024, 16, 8, True): 1, Heads(2048, 16, 8, True): 1, Heads(1536, 12, 2, False): 4}
+HEADS = (1024, 2048, 1536)  # widths of rows
 
 
 def bucket(rows: int) -> int | None:
@@ -73,31 +124,38 @@ def bucket(rows: int) -> int | None:
     return next((size for size in BUCKETS if rows <= size), None)
 
 
-def rows_tile(kind: str, rows: int, columns: int, count: int) -> RowsTile | None:
+def shapes() -> list[Shape]:
+    """Every matrix that there are kernels for."""
+    return [*FIT_AND_PACE, *(shape for shape in SPLITS if shape not in FIT_AND_PACE)]
+
+
+def rows_tile(shape: Shape, count: int) -> RowsTile | SplitTile | None:
     """The choice for a matrix and a step of ``count`` rows, a bucket; None where there is none."""
-    found = _FIT_AND_PACE.get((kind, rows, columns), {}).get(count)
-    return found and RowsTile(CHOICES[kind, rows, columns], *found, count)
+    split = SPLITS.get(shape, {}).get(count)
+    if split:
+        return SplitTile(*split, count)
+    found = FIT_AND_PACE.get(shape, {}).get(count)
+    return RowsTile(CHOICES[shape], *found, count) if found else None
 
 
 def attention_blocks(heads: Heads, rows: int) -> int:
     """Blocks that share a KV head of one row, in a step of ``rows`` rows."""
-    return next(ranks for most, (ranks, _) in ATTENTIONS[heads].items() if rows <= most)
+    return next(ranks for most, ranks in ATTENTIONS[heads].items() if rows <= most)
 
 
 def attention_kernel(heads: Heads, rows: int) -> str:
     """The function's name in the cubin."""
-    ranks, fit = next(choice for most, choice in ATTENTIONS[heads].items() if rows <= most)
-    return f"rows_attention_{_shape(heads)}_s{ranks}_b{fit}"
+    return f"rows_attention_{_heads(heads)}_s{attention_blocks(heads, rows)}_b2"
 
 
 def prompt_kernel(heads: Heads) -> str:
     """The attention of a prompt's rows."""
-    return f"rows_prompt_{_shape(heads)}_s{PROMPT_BLOCKS[heads]}"
+    return f"rows_prompt_{_heads(heads)}_s{PROMPT_BLOCKS[heads]}"
 
 
 def append_kernel(heads: Heads) -> str:
     """What puts a prompt's keys and values into the pages."""
-    return f"rows_append_{_shape(heads)}"
+    return f"rows_append_{_heads(heads)}"
 
 
 def head_kernel(width: int, rows: int) -> str:
@@ -106,8 +164,8 @@ def head_kernel(width: int, rows: int) -> str:
 
 
 def head_shared_bytes(width: int, rows: int) -> int:
-    """Dynamic shared memory of a block of the head: the rows, 64 bytes between them."""
-    return rows * (width + 32) * 2
+    """Dynamic shared memory of a block of the head: the rows."""
+    return rows * width * 2
 
 
 def head_blocks(width: int, rows: int) -> int:
@@ -117,16 +175,13 @@ def head_blocks(width: int, rows: int) -> int:
 
 def all_kernels() -> set[str]:
     """Every name that a choice may ask the cubin for."""
-    products = {
-        RowsTile(CHOICES[shape], *found, count).kernel(shape[2])
-        for shape, by_rows in _FIT_AND_PACE.items()
-        for count, found in by_rows.items()
-    }
+    tiles = {(shape, rows_tile(shape, count)) for shape in shapes() for count in BUCKETS}
+    products = {tile.kernel(shape[2]) for shape, tile in tiles if tile is not None}
     attentions = {attention_kernel(heads, rows) for heads, by_rows in ATTENTIONS.items() for rows in by_rows}
     prompts = {name(heads) for heads in PROMPT_BLOCKS for name in (prompt_kernel, append_kernel)}
     heads = {head_kernel(width, rows) for width in HEADS for rows in BUCKETS}
     return products | attentions | prompts | heads | {BEGIN, ADVANCE}
 
 
-def _shape(heads: Heads) -> str:
+def _heads(heads: Heads) -> str:
     return f"{'normed' if heads.normed else 'plain'}_q{heads.heads}_kv{heads.kv_heads}"

@@ -49,7 +49,7 @@ class DecodeChain:
         torch.zeros(1, device=device)  # makes the context current in this thread
         self._driver = Driver()
         self._module = self._driver.load(image)
-        self._weights = ChainWeights(chain, residents)
+        self.weights = ChainWeights(chain, residents)
         self._functions: dict[str, c_void_p] = {}
         self._graphs: dict[int, Graph] = {}
         self._step: ChainStep | None = None
@@ -62,7 +62,7 @@ class DecodeChain:
         if reason:
             raise BackendUnavailable(reason)
         self._buffers = ChainBuffers(self._chain, self._device, max_seq, pool.page_tokens)
-        self._step = ChainStep(self._chain, self._weights, self._buffers, pool)
+        self._step = ChainStep(self._chain, self.weights, self._buffers, pool)
 
     def run(self, row: Row, staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` steps of ``row``, whose first inputs are ``staged``; how many were reported to ``sink``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -14,17 +15,25 @@ from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 from cacheir_cuda.chain.plan_step import GREEDY, NOTE
 from cacheir_cuda.chain.recognise import NoChain, recognise
+from cacheir_cuda.chain.rows_seat import RowsSeat
 from cacheir_cuda.chain.run import DecodeChain
+from cacheir_cuda.decode_graphs import one_step
+from cacheir_cuda.heads import is_greedy
 from cacheir_cuda.options import CudaOptions
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
+from cacheir_cuda.under_way import Begun
 
 
 class ChainSeat:
-    """Empty at first; ``load`` and ``open`` fill it where they can. ``refusal`` is "" while the chain is there."""
+    """Empty at first; ``load`` and ``open`` fill it where they can. ``refusal`` is "" while the chain is there.
+
+    ``rows`` are the kernels for several rows.
+    """
 
     def __init__(self) -> None:
         self._chain: DecodeChain | None = None
+        self.rows = RowsSeat()
         self.refusal = "no program is loaded"
         self.steps = 0
 
@@ -41,13 +50,17 @@ class ChainSeat:
         if invariant:
             self.refusal = "it sums in another order than steps of several rows (--batch-invariant)"
         if self.refusal:
+            self.rows.refusal = self.refusal
             return
         main, head = (flatten(program, "decode", name) for name in (program.modules["decode"].main.name, GREEDY))
         try:
-            self._chain = DecodeChain(recognise(program, main, head), residents, device)
+            chain = recognise(program, main, head)
+            self._chain = DecodeChain(chain, residents, device)
             self.refusal = "no KV pages are open"
         except (NoChain, BackendUnavailable) as reason:
-            self.refusal = str(reason)
+            self.refusal = self.rows.refusal = str(reason)
+            return
+        self.rows.load(chain, self._chain.weights, device)
 
     def open(self, pools: Sequence[Pool], max_seq: int) -> None:
         """Take the pages of the one pool."""
@@ -58,35 +71,47 @@ class ChainSeat:
             self.refusal = ""
         except BackendUnavailable as reason:
             self.refusal = str(reason)
+        self.rows.open(pools[0], max_seq)
 
-    def takes(self, rows: Sequence[Row]) -> bool:
-        """Whether a greedy decode step of ``rows`` runs here."""
-        return not self.refusal and len(rows) == 1
+    def takes(self, rows: Sequence[Row], slots: Slots) -> bool:
+        """Whether a decode step of ``rows`` runs here: greedy ones, as many as there are kernels for."""
+        fits = not self.refusal if len(rows) == 1 else self.rows.takes(len(rows))
+        return fits and all(is_greedy(row, slots) for row in rows)
 
-    def run(self, row: Row, staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
-        """``DecodeChain.run``."""
+    def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` steps of ``rows``; how many were reported to ``sink``."""
+        if len(rows) > 1:
+            return self.rows.run(rows, staged, n, slots, sink)
         assert self._chain is not None
         self.steps += n
-        return self._chain.run(row, staged, n, slots, sink)
+        return self._chain.run(rows[0], staged, n, slots, sink)
+
+    def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> Begun:
+        """One step of ``rows``, on the device's queue where there are several."""
+        if len(rows) > 1:
+            return self.rows.start(rows, staged, slots)
+        return one_step(partial(self.run, rows, staged, 1, slots))
 
     def close_pages(self) -> None:
         """Let go of the graphs, which hold places of pages."""
         if self._chain is not None:
             self._chain.close_pages()
             self.refusal = "no KV pages are open"
+        self.rows.close_pages()
 
     def counters(self) -> dict[str, int]:
         """Steps that ran here, and why there is no chain."""
         refused = {f"decode_chain_refused: {self.refusal}": 1} if self.refusal else {}
-        return {"decode_chain_steps": self.steps, **refused}
+        return {"decode_chain_steps": self.steps, **refused, **self.rows.counters()}
 
     @property
     def captures(self) -> int:
         """How many graphs were recorded."""
-        return self._chain.captures if self._chain is not None else 0
+        return (self._chain.captures if self._chain is not None else 0) + self.rows.captures
 
     def close(self) -> None:
         """Let go of everything."""
+        self.rows.close()
         if self._chain is not None:
             self._chain.close()
             self._chain = None

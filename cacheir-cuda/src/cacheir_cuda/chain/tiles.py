@@ -45,17 +45,12 @@ class Tile:
         """How many parts of the sum of squares a residual product of ``rows`` rows leaves: one for each 8 outputs."""
         return self.blocks(rows) * -(-self.tiles * self.rows // 8)
 
-    def width(self, columns: int) -> int:
-        """The columns of the packed matrix, and of the row, of one that has ``columns``."""
-        return columns
-
 
 @dataclass(frozen=True)
 class Stream(Tile):
     """Tiles that stream through shared memory (``cpp/stream.cuh``): ``grid`` blocks walk over all of them.
 
-    Each warp has ``stages`` pieces of ``stage`` kilobytes under way. A matrix whose columns are no whole number of
-    steps is packed with zeros behind them.
+    Each warp has ``stages`` pieces of ``stage`` kilobytes under way. The matrix is read as it is stored.
     """
 
     grid: int = 1
@@ -64,7 +59,7 @@ class Stream(Tile):
 
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
-        return f"stream_{self.kind}_k{self.width(columns)}_r{self.rows}_w{self.warps}_s{self.stage}x{self.stages}"
+        return f"stream_{self.kind}_k{columns}_r{self.rows}_w{self.warps}_s{self.stage}x{self.stages}"
 
     def blocks(self, rows: int) -> int:
         """Blocks for a matrix of ``rows`` rows."""
@@ -74,10 +69,9 @@ class Stream(Tile):
         """Dynamic shared memory of a block."""
         return self.warps * self.stage * self.stages * 1024
 
-    def width(self, columns: int) -> int:
-        """``columns`` up to a whole number of steps of all warps."""
-        steps = 16 // self.rows * self.warps * 32
-        return -(-columns // steps) * steps
+    def steps(self, columns: int) -> int:
+        """Steps of 32 columns that a warp takes in a tile; the last warps may have fewer."""
+        return -(-(columns // (16 // self.rows) // 32) // self.warps)
 
 
 def streamed(kind: str, rows: int, warps: int, grid: int, stage: int, stages: int) -> Stream:
@@ -107,7 +101,7 @@ CHOICES: dict[tuple[str, int, int], Tile] = {
     ("qkv", 4608, 3584): streamed("qkv", 16, 14, 144, 1, 7),
     ("residual", 3584, 3584): streamed("residual", 16, 14, 112, 1, 7),
     ("swiglu", 37888, 3584): streamed("swiglu", 16, 14, 132, 1, 7),
-    ("residual", 3584, 18944): streamed("residual", 4, 15, 128, 1, 6),
+    ("residual", 3584, 18944): streamed("residual", 4, 15, 128, 2, 3),
     # Llama-3.1-8B
     ("qkv", 6144, 4096): streamed("qkv", 16, 16, 128, 1, 6),
     ("residual", 4096, 4096): streamed("residual", 16, 16, 128, 1, 6),

@@ -1,0 +1,345 @@
+"""The kernels for several rows on the host: names, arguments, launches, where they are chosen, what a run reports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend runs on it")
+
+from cacheir.artifact.card import CompileOptions  # noqa: E402
+from cacheir.errors import BackendError  # noqa: E402
+from cacheir.ir.types import KVType, TensorType  # noqa: E402
+from cacheir.models.decoder_spec import DecoderSpec, LayerSpec, RopeSpec  # noqa: E402
+from cacheir.models.weight_shapes import weight_shapes  # noqa: E402
+from cacheir.runtime.executor import Row  # noqa: E402
+from cacheir.runtime.sampling import SamplingParams  # noqa: E402
+from cacheir.runtime.slots import Slots  # noqa: E402
+from cacheir.schedule.flatten import flatten  # noqa: E402
+from cacheir.testing import tiny_programs  # noqa: E402
+from cacheir.testing.hosts import plugin_host  # noqa: E402
+from cacheir.testing.tiny_decoders import TinyDecoder  # noqa: E402
+from cacheir_cuda.chain import cubins, rows_arguments, rows_run, rows_tiles, tiles  # noqa: E402
+from cacheir_cuda.chain.launches import ChainWeights  # noqa: E402
+from cacheir_cuda.chain.plan_step import GREEDY  # noqa: E402
+from cacheir_cuda.chain.recognise import Chain, recognise  # noqa: E402
+from cacheir_cuda.chain.rows_blocks import why_other  # noqa: E402
+from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep  # noqa: E402
+from cacheir_cuda.chain.rows_seat import RowsSeat  # noqa: E402
+from cacheir_cuda.layer_plan import MainPlan, plan_main  # noqa: E402
+from cacheir_cuda.pool import Pool  # noqa: E402
+
+SOURCES = Path(__file__).resolve().parents[1] / "cpp"
+CPU = torch.device("cpu")
+needs_sources = pytest.mark.skipif(not SOURCES.is_dir(), reason="the kernels' sources are in the tree alone")
+ROPE = RopeSpec(theta=1e6, dims=128)
+QWEN3_06B = LayerSpec(heads=16, kv_heads=8, head_dim=128, feed_forward=3072, rope=ROPE, qk_norm=True)
+QWEN3_17B = LayerSpec(heads=16, kv_heads=8, head_dim=128, feed_forward=6144, rope=ROPE, qk_norm=True)
+R1_15B = LayerSpec(heads=12, kv_heads=2, head_dim=128, feed_forward=8960, rope=ROPE, qkv_bias=True)
+
+
+def decoder(monkeypatch: pytest.MonkeyPatch, layer: LayerSpec, hidden: int) -> tuple[Chain, dict[str, MainPlan]]:
+    """The chain of four layers of ``layer``, and the plans of main by mode; no weight is made."""
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    spec = DecoderSpec(
+        family="llama", label="shape", vocab_size=1024, hidden=hidden, max_positions=32, norm_eps=1e-6,
+        layers=(layer,) * 4, tied_head=True,
+    )  # fmt: skip
+    types = {
+        key: TensorType.of("bf16", *shape) for key, shape in weight_shapes(spec).items() if key in spec.weight_keys()
+    }
+    monkeypatch.setattr(tiny_programs, "tiny_decoders", lambda: {"shape": TinyDecoder(spec=spec, weights=types)})
+    options = CompileOptions(target="cuda", max_seq=32, max_rows=4, max_tokens=24)
+    program = tiny_programs.TinyProgram("shape", plugin_host("cacheir_cuda.plugin"), options).program
+    mains = {mode: flatten(program, mode, module.main.name) for mode, module in program.modules.items()}
+    chain = recognise(program, mains["decode"], flatten(program, "decode", GREEDY))
+    return chain, {mode: plan_main(launches) for mode, launches in mains.items()}
+
+
+class NoWeights:
+    """Residents whose tensors are empty."""
+
+    def get(self, layout: str, recipes: Any) -> Any:
+        return torch.zeros(1)
+
+
+def step_of(chain: Chain) -> RowsStep:
+    pool = Pool(KVType(4, chain.kv_heads, 128, "bf16"), range(4), 3, 16, CPU)
+    weights = ChainWeights(chain, NoWeights())  # type: ignore[arg-type]
+    return RowsStep(chain, weights, RowsBuffers(chain, CPU, 32), pool)
+
+
+def rows_of(count: int, starts: bool = False) -> RowsInputs:
+    values = torch.zeros(count, dtype=torch.int32)
+    table = torch.zeros((count, 2), dtype=torch.int32)
+    return RowsInputs(values, values, values, table, torch.zeros(count + 1, dtype=torch.int32) if starts else None)
+
+
+@pytest.mark.parametrize(("layer", "hidden"), [(QWEN3_06B, 1024), (QWEN3_17B, 2048), (R1_15B, 1536)])
+@pytest.mark.parametrize("count", [2, 5, 8, 9, 16, 17, 32])
+def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, _ = decoder(monkeypatch, layer, hidden)
+    assert rows_run.why_not_rows(chain) == ""
+    step, bucket = step_of(chain), rows_tiles.bucket(count)
+    launches = list(step.layers(rows_of(count)))
+    kinds = [one.kernel.split("_")[1].replace("split", "product") for one in launches]
+    assert kinds == ["product", "attention", *["product"] * 3] * 4
+    assert all(f"_c{bucket // 8}" in one.kernel for one in launches if "_attention_" not in one.kernel)
+    attention = launches[1]
+    assert attention.blocks == count * chain.kv_heads * rows_tiles.attention_blocks(chain.attention, count)
+    assert {one.kernel for one in launches} | {step.head(count).kernel} <= rows_tiles.all_kernels()
+    assert attention.arguments.row_starts is None
+    parts = [
+        (one.arguments.square_count, step.squares(name, count)) for one, name in zip(launches[::3], ("down", "output"))
+    ]
+    assert all(found == left and left % rows_tiles.SQUARES_AT_ONCE == 0 for found, left in parts)
+    assert launches[0].arguments.page_bytes == 2 * chain.kv_heads * 16 * 128 * 2
+    prompt = list(step.layers(rows_of(count, starts=True)))
+    assert [one.kernel.split("_")[1] for one in prompt[:3]] == ["product", "append", "prompt"]
+    assert prompt[0].arguments.page_bytes == 0
+    assert prompt[1].blocks == count and prompt[1].threads == 2 * 32 * chain.kv_heads
+    advance = step.advance(rows_of(count), torch.zeros((4, count), dtype=torch.int32), torch.zeros(count), 2, 3)
+    assert (advance.arguments.step, advance.arguments.steps, advance.arguments.blocks) == (
+        2,
+        3,
+        step.head(count).blocks,
+    )
+    assert step.advance(rows_of(count), torch.zeros(1), torch.zeros(1), 1, 3).arguments.steps == 0
+
+
+@pytest.mark.parametrize("count", rows_tiles.BUCKETS)
+def test_every_choice_fits_the_chip(count: int) -> None:
+    for shape in rows_tiles.shapes():
+        kind, rows, columns = shape
+        tile = rows_tiles.rows_tile(shape, count)
+        assert tile is not None
+        assert tile.fit * (tile.shared_bytes(columns) + 1024) <= rows_tiles.SHARED_BYTES + 1024
+        assert tile.fit * tile.threads <= 2048
+        assert kind != "residual" or tile.squares(rows) % rows_tiles.SQUARES_AT_ONCE == 0
+        assert kind != "residual" or tile.squares(rows) <= rows // 4  # what RowsBuffers has room for
+        if isinstance(tile, rows_tiles.SplitTile):
+            assert rows % (16 * tile.TILES) == 0 and columns % (tile.RANKS * tile.warps * 32) == 0
+            assert tile.warps * count * (16 * tile.TILES + 4) * 4 <= tile.shared_bytes(columns)
+        elif tile.packed.hold == "shared":  # a warp's sums lie over its weights
+            sums = 4 * (count * (tile.packed.tiles * 16 + 4) + 8) + 96
+            assert sums <= tile.packed.shared_bytes(columns) // tile.packed.warps
+    for width in rows_tiles.HEADS:
+        blocks = rows_tiles.head_blocks(width, count)
+        assert blocks // 132 * rows_tiles.head_shared_bytes(width, count) <= rows_tiles.SHARED_BYTES
+        assert blocks <= rows_tiles.HEAD_BLOCKS
+
+
+@needs_sources
+def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
+    text = (SOURCES / "rows_chain.cu").read_text()
+
+    def found(macro: str) -> list[list[str]]:
+        return [line.split(", ") for line in re.findall(rf"^{macro}\(([^)\n]*)\)$", text, re.MULTILINE)]
+
+    made = {
+        f"rows_product_{kind}_k{columns}_r{rows}_t{count}_w{warps}_{hold}_b{fit}_p{pace}_c{row_tiles}"
+        for kind, columns, rows, count, warps, hold, fit, pace, row_tiles, _ in found("PRODUCT")
+    }
+    made |= {
+        f"rows_split_k{columns}_t{count}_w{warps}_s{ranks}_b{fit}_c{row_tiles}"
+        for columns, count, warps, ranks, fit, row_tiles, _ in found("SPLIT")
+    }
+    made |= {
+        f"rows_attention_{name}_q{heads}_kv{kv}_s{ranks}_b{fit}"
+        for heads, kv, name, _, ranks, fit in found("ATTENTION")
+    }
+    for heads, kv, name, _, ranks in found("PROMPT"):
+        made |= {f"rows_prompt_{name}_q{heads}_kv{kv}_s{ranks}", f"rows_append_{name}_q{heads}_kv{kv}"}
+    made |= {f"rows_head_h{width}_c{row_tiles}" for width, row_tiles in found("HEAD_OF")}
+    assert made | {rows_tiles.BEGIN, rows_tiles.ADVANCE} >= rows_tiles.all_kernels()
+
+
+@needs_sources
+@pytest.mark.parametrize(
+    ("file", "ours"),
+    [
+        ("rows_product.cuh", rows_arguments.RowsProduct), ("rows_attention.cuh", rows_arguments.RowsAttention),
+        ("rows_head.cuh", rows_arguments.RowsBegin), ("rows_head.cuh", rows_arguments.RowsHead),
+        ("rows_head.cuh", rows_arguments.RowsAdvance),
+    ],
+)  # fmt: skip
+def test_arguments_are_the_structures_of_the_sources(file: str, ours: Any) -> None:
+    body = (SOURCES / file).read_text().partition(f"struct {ours.__name__}Arguments {{")[2].partition("};")[0]
+    found = []
+    for line in body.splitlines():
+        kind, _, names = line.partition("//")[0].strip().rstrip(";").removeprefix("const ").partition(" ")
+        for name in filter(None, names.split(",")):
+            found.append((name.strip(" *"), "pointer" if "*" in name else kind))
+    sizes = {"pointer": "c_void_p", "int": "c_int", "float": "c_float", "RowsBeginArguments": "RowsBegin"}
+    assert [(name, sizes[kind]) for name, kind in found] == [(name, type_.__name__) for name, type_ in ours._fields_]
+
+
+def test_the_built_cubin_has_every_kernel() -> None:
+    if not (cubins.FOLDER / cubins.MANIFEST).exists():
+        pytest.skip("the CUDA C++ kernels are not built here")
+    cubins.read_manifest.cache_clear()
+    built = [cubin for cubin in cubins.read_manifest() if cubin.source == rows_run.SOURCE]
+    if not built:
+        pytest.skip("the kernels for several rows are not built here")
+    assert rows_tiles.all_kernels() <= built[0].kernels
+
+
+def test_main_of_both_modes_is_the_chain_or_it_is_said_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, plans = decoder(monkeypatch, QWEN3_06B, 1024)
+    for plan in plans.values():
+        assert why_other(plan, chain) == ""
+        first = plan.layers[0]
+
+        def changed(**given: Any) -> str:
+            return why_other(replace(plan, layers=[replace(first, **given), *plan.layers[1:]]), chain)  # noqa: B023
+
+        assert "other weights" in changed(down="another")
+        assert "other weights" in changed(out_bias="some")
+        assert "eps, scale or rotation" in changed(eps=1e-5)
+        assert "eps, scale or rotation" in changed(scale=1.0)
+        assert "window" in changed(window=4)
+        assert "window" in changed(softcap=30.0)
+        assert "3 layers" in why_other(replace(plan, layers=plan.layers[1:]), chain)
+        assert "angles" in why_other(replace(plan, turn=replace(plan.turn, theta=1e4)), chain)
+        assert "begins or ends" in why_other(replace(plan, norm="another"), chain)
+
+
+def test_shapes_without_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, _ = decoder(monkeypatch, QWEN3_06B, 1024)
+    assert "no qkv kernel for several rows is compiled for a matrix of 4096 x 512" in rows_run.why_not_rows(
+        replace(chain, hidden=512)
+    )
+    assert "head kernel" in rows_run.why_not_rows(replace(chain, vocabulary=1030))
+
+
+def test_a_step_is_filled_up() -> None:
+    given = {"tokens": [4, 5], "positions": [9, 1], "slots": [30, 7], "page_table": [[1, 2], [3, 0]]}
+    wanted = {name: torch.zeros(4) for name in ("tokens", "positions", "slots", "produced")}
+    wanted["page_table"] = torch.zeros(4, 3)
+    made = rows_run.filled_up({name: np.array(value, np.int32) for name, value in given.items()}, wanted)
+    assert made["tokens"].tolist() == [4, 5, 0, 0]
+    assert made["slots"].tolist() == [30, 7, -1, -1]
+    assert made["produced"].tolist() == [0] * 4
+    assert made["page_table"].tolist() == [[1, 2, 0], [3, 0, 0], [0] * 3, [0] * 3]
+
+
+class Device:
+    """Stands for the GPU: a graph of n steps gives each row's next n tokens, which count up from 100 * row."""
+
+    def __init__(self, bad: int = -1, lost: int = -1) -> None:
+        self.bad, self.lost, self.launched = bad, lost, []
+        self.driver = SimpleNamespace(replay=self.replay, destroy=lambda graphs: None)
+
+    def record(self, launches: Any) -> Any:
+        advances = [one.arguments for one in launches if one.kernel == rows_tiles.ADVANCE]
+        assert [one.step for one in advances] == list(range(len(advances)))
+        return len(advances)
+
+    def launch(self, launches: Any, stream: Any = None) -> None:
+        self.launched += [one.kernel for one in launches]
+        self.number = 0
+
+    def replay(self, steps: int, stream: Any) -> None:
+        for _ in range(steps):
+            if self.number != self.lost:
+                self.ring[self.number] = 100 * np.arange(self.ring.shape[1]) + self.number
+            if self.number == self.bad:
+                self.ring[self.number, 1] = -1
+            self.number += 1
+
+    def close(self) -> None:
+        self.launched.append("closed")
+
+
+class Over:
+    def record(self, stream: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(device, seat) for three rows whose kernels are ``Device``."""
+    chain, _ = decoder(monkeypatch, QWEN3_06B, 1024)
+    device = Device()
+    monkeypatch.setattr(rows_run, "KernelModule", lambda *_: device)
+    monkeypatch.setattr(torch.cuda, "Event", Over)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    seat = RowsSeat()
+    seat.load(chain, ChainWeights(chain, NoWeights()), CPU)  # type: ignore[arg-type]
+    assert not seat.takes(3)
+    seat.open(Pool(KVType(4, 8, 128, "bf16"), range(4), 3, 16, CPU), 32)
+    made = rows_run._Recorded
+
+    def watched(*given: Any) -> Any:
+        recorded = made(*given)
+        device.ring = recorded.ring
+        return recorded
+
+    monkeypatch.setattr(rows_run, "_Recorded", watched)
+    return device, seat
+
+
+def three_rows() -> tuple[list[Row], Any, Slots]:
+    slots = Slots()
+    greedy = SamplingParams(max_tokens=9)
+    rows = [Row(slot=i, tokens=(5,), position=i, pages=((0, 1),), sampling=greedy) for i in range(3)]
+    for row in rows:
+        slots.of(row)
+    inputs = {name: np.zeros(3, np.int32) for name in ("tokens", "positions", "slots")}
+    staged = SimpleNamespace(rows=3, inputs={**inputs, "page_table": np.zeros((3, 2), np.int32)})
+    return rows, staged, slots
+
+
+def test_a_run_reports_each_step_of_each_row(running: Any) -> None:
+    device, seat = running
+    assert seat.takes(3) and seat.takes(32) and not seat.takes(33) and not seat.takes(1)
+    rows, staged, slots = three_rows()
+    told: list[list[int | None]] = []
+    assert seat.run(rows, staged, 11, slots, lambda outputs: told.append([one.token for one in outputs])) == 11
+    assert told == [[n, 100 + n, 200 + n] for n in range(11)]
+    assert device.ring.shape[1] == 4  # three rows in a graph of four
+    assert seat.captures == 3  # of 8, 2 and 1 steps
+    assert [one.token for one in seat.start(rows, staged, slots).finish()] == [0, 100, 200]
+    assert seat.counters() == {"rows_chain_steps": 12}
+    seat.close_pages()
+    assert not seat.takes(3)
+    seat.close()
+    assert device.launched[-1] == "closed"
+
+
+def test_a_row_that_fails_ends_the_run(running: Any) -> None:
+    device, seat = running
+    device.bad = 2
+    rows, staged, slots = three_rows()
+    told: list[Any] = []
+    assert seat.run(rows, staged, 8, slots, told.append) == 3
+    assert [bool(one.error) for one in told[-1]] == [False, True, False]
+
+
+def test_tokens_that_never_come_are_an_error(running: Any) -> None:
+    device, seat = running
+    device.lost = 1
+    rows, staged, slots = three_rows()
+    with pytest.raises(BackendError, match="without the tokens of step 1"):
+        seat.run(rows, staged, 4, slots, lambda outputs: None)
+
+
+def test_other_pages_are_refused(monkeypatch: pytest.MonkeyPatch, running: Any) -> None:
+    _, seat = running
+    seat.open(Pool(KVType(4, 8, 128, "f16"), range(4), 3, 16, CPU), 32)
+    assert "KV pages are f16" in seat.refusal and not seat.takes(2)
+    assert tiles.GROUP_TOKENS == 16
+    seat.open(Pool(KVType(4, 8, 128, "bf16"), range(4), 3, 8, CPU), 32)
+    assert "8 tokens" in seat.refusal
