@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+PATIENCE_MS = 240_000  # a busy machine may leave the browser waiting; what hangs still ends
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
@@ -18,7 +20,7 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser
         browser.close()
 
@@ -32,6 +34,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(
             viewport={"width": 1440, "height": 900}, color_scheme=colours, offline=True, reduced_motion="reduce"
         )
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))

@@ -17,7 +17,7 @@ from cacheir.exporters.html import html_page
 from cacheir.exporters.page_data import START
 from cacheir.plugins.installation import default
 
-pytestmark = pytest.mark.slow  # a browser; `make view-check` runs it
+pytestmark = pytest.mark.slow  # a browser; `make view-test` runs it, and so does CI where Chromium is installed
 
 Open = Callable[..., Any]
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>"
