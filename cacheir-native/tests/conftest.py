@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from cacheir.artifact.card import CompileOptions
 from cacheir.artifact.compatibility import buffer_uses, offered_kernels, providers, selection_rules
 from cacheir.ir.graph import Module
+from cacheir.models.attention_reach import with_reach
 from cacheir.pipeline.program import PipelineOptions, run_pipeline
 from cacheir.plugins.installation import Installation
 from cacheir.reference.interpreter import interpret
@@ -54,6 +56,7 @@ class Tiny:
         self.installation = installation
         self.ops = installation.ops.by_name()
         decoder = tiny_decoders()[name]
+        decoder = replace(decoder, spec=with_reach(decoder.spec, options.kv_window, options.kv_sinks))
         self.spec = decoder.spec
         self.logical = decoder.logical(self.ops)
         self.weights = Weights(self.logical, changed)

@@ -32,6 +32,8 @@ def test_unfused_nodes_give_the_same(names: tuple[str, ...], make_tiny: Any, ste
     tiny = make_tiny("grouped")
     executor = tiny.open(unfuse=names)
     assert executor.capabilities().determinism == "tolerance"
+    (note,) = executor.capabilities().notes
+    assert "by their meaning" in note
     expected = tiny.logits([*IDS, 8])
     first, logits = step(executor, "prefill", tiny.row(0, IDS), tiny.row(1, IDS, want="logits"))
     assert executor.counters()["fallbacks"] > 0

@@ -17,10 +17,24 @@ def whole(tiny: Any, executor: Any, step: Callable[..., Any]) -> Any:
     return row.logits
 
 
-@pytest.fixture(scope="module", params=[("two-classes-window", True), ("quantised", False), ("quantised", True)])
+# A window of four and three sinks: from position 7 on there is a gap between them.
+REACH = {"kv_window": 4, "kv_sinks": 3}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("two-classes-window", True, {}),
+        ("two-classes-window", True, REACH),
+        ("quantised", False, {}),
+        ("quantised", False, REACH),
+        ("quantised", True, {}),
+    ],
+    ids=str,
+)
 def tiny(request: pytest.FixtureRequest, make_tiny: Any) -> Any:
-    name, precise = request.param
-    return make_tiny(name, precise=precise)
+    name, precise, reach = request.param
+    return make_tiny(name, precise=precise, **reach)
 
 
 @pytest.mark.parametrize("cuts", [[1], [3, 4], [15], list(range(1, 16))])

@@ -39,6 +39,18 @@ def test_precise_logits_are_the_interpreters(name: str, split: int, make_tiny: A
     assert executor.counters()["fallbacks"] == 0
 
 
+@pytest.mark.parametrize(("window", "sinks"), [(4, 1), (4, 3), (1, 2), (6, 17), (9, 40)])
+def test_windows_with_sinks_are_the_interpreters(window: int, sinks: int, make_tiny: Any, step: Any) -> None:
+    """The gap between them opens, lies in a tile of keys with both, and never opens."""
+    tiny = make_tiny("grouped", kv_window=window, kv_sinks=sinks)
+    executor = tiny.open()
+    expected = tiny.logits(IDS)
+    for split in (1, 7, 20):
+        assert np.abs(all_logits(tiny, executor, step, split) - expected).max() <= EXACT * np.abs(expected).max()
+    assert executor.counters()["fallbacks"] == 0
+    assert executor.capabilities().notes == ()
+
+
 def test_rounded_activations_stay_within_their_bound(make_tiny: Any, step: Any) -> None:
     tiny = make_tiny("quantised", precise=False)
     expected = tiny.logits(IDS)

@@ -42,7 +42,7 @@ void work(void* context, int worker) {
   const int n = job.pool->threads();
   for (size_t i = 0; i < job.matrices.size(); ++i) {
     const Matrix& m = job.matrices[i];
-    const Destination to{job.out, static_cast<size_t>(m.panels) * 16, nullptr, nullptr, 0};
+    const Destination to{job.out, static_cast<size_t>(m.panels) * 16, nullptr, nullptr, 0, nullptr};
     job.table->matmul(&m, &job.activations[i], m.panels * worker / n, m.panels * (worker + 1) / n, &to);
     job.pool->barrier();
   }

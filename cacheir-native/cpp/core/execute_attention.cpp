@@ -23,7 +23,7 @@ struct Plan {
   float* out;
   int heads, group, dim;  // query heads, query heads of a KV head, head size
   float scale;
-  int window;
+  int window, sinks;
   int most;  // query rows of a tile
 
   int queries(int row) const { return step->rows[static_cast<size_t>(row)].tokens * group; }
@@ -48,7 +48,7 @@ struct Plan {
     }
     const int highest = task.position[task.rows - 1], lowest = task.position[0];
     task.last_chunk = highest / kChunkKeys + 1;
-    task.first_chunk = window > 0 ? std::max(0, lowest - window + 1) / kChunkKeys : 0;
+    task.first_chunk = window > 0 && sinks == 0 ? std::max(0, lowest - window + 1) / kChunkKeys : 0;
     return first;
   }
 };
@@ -62,7 +62,7 @@ void Executor::attention(const Instruction& i) {
   const int kv_heads = pool.heads(), batch = static_cast<int>(r.step_.rows.size());
   const float scale = i.scale != 0 ? static_cast<float>(i.scale) : 1.0f / std::sqrt(static_cast<float>(kv.head_dim));
   Plan plan{&r.step_, &r.step_.groups[static_cast<size_t>(i.group)], at(i.q), at(i.out), static_cast<int>(i.heads),
-                  static_cast<int>(i.heads) / kv_heads, kv.head_dim, scale, static_cast<int>(i.window), 0};
+                  static_cast<int>(i.heads) / kv_heads, kv.head_dim, scale, static_cast<int>(i.window), static_cast<int>(i.sinks), 0};
   const bool rounded = !r.options_.precise && r.table_.bf16_dot;
   int total = 0, chunks = 1;
   for (const StepRow& row : r.step_.rows) chunks = std::max(chunks, (row.position + row.tokens - 1) / kChunkKeys + 1);
@@ -77,6 +77,7 @@ void Executor::attention(const Instruction& i) {
   Attend task{};
   task.kv = &kv;
   task.window = plan.window;
+  task.sinks = plan.sinks;
   task.rounded = rounded;
   task.scale = scale;
   task.softcap = static_cast<float>(i.softcap);

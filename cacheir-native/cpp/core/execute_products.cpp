@@ -38,6 +38,11 @@ Activations Executor::pack(const Instruction& i, const float* x, int columns, Ac
   return to;
 }
 
+// What the swiglu before it left in the place of x.
+Activations Executor::tiles(const Instruction& i, int columns, int n) const {
+  return {Act::bf16, n, columns, at(i.x), nullptr, nullptr, nullptr, nullptr, nullptr};
+}
+
 // x times all parts of a stack, to out [n][w.rows]; parts that take one kind of activations are one phase.
 void Executor::stack(const Instruction& i, int n, float* out, const float* residual) {
   const Weight& w = r.weights_[static_cast<size_t>(i.weight)];
@@ -49,12 +54,12 @@ void Executor::stack(const Instruction& i, int n, float* out, const float* resid
       panels += w.parts[end].panels;
       step = std::max(step, panel_step(w.parts[end]));
     }
-    const Activations x = pack(i, at(i.x), w.columns, w.kinds[begin], n);
+    const Activations x = i.tiles ? tiles(i, w.columns, n) : pack(i, at(i.x), w.columns, w.kinds[begin], n);
     share(panels, step, n, [&](int first, int last) {
       for (size_t p = begin; p < end; ++p) {
         const Matrix& m = w.parts[p];
         const size_t column = static_cast<size_t>(w.first_column[p]);
-        const Destination to{out + column, stride, bias ? bias + column : nullptr, residual ? residual + column : nullptr, stride};
+        const Destination to{out + column, stride, bias ? bias + column : nullptr, residual ? residual + column : nullptr, stride, nullptr};
         const int low = std::clamp(first, 0, m.panels), high = std::clamp(last, 0, m.panels);
         if (low < high) r.table_.matmul(&m, &x, low, high, &to);
         first -= m.panels;
@@ -143,7 +148,7 @@ void Executor::swiglu(const Instruction& i) {
   if (n == 0) return;
   const Activations x = pack(i, at(i.x), w.columns, w.kinds[0], n);
   const float* bias = values(i.bias);
-  const Destination to{at(i.out), static_cast<size_t>(w.rows), bias, nullptr, 0};
+  const Destination to{at(i.out), static_cast<size_t>(w.rows), bias, nullptr, 0, i.tiles ? at(i.out) : nullptr};
   share(w.parts[0].panels, panel_step(w.parts[0]), n, [&](int first, int last) {
     r.table_.swiglu(&w.parts[0], &w.parts[1], &x, first, last, &to, bias ? bias + w.rows : nullptr);
   });

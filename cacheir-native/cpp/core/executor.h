@@ -40,6 +40,8 @@ struct Executor {
   // x packed for products; a few rows by every worker for itself, more together and then a barrier.
   Activations pack(const Instruction& i, const float* x, int columns, Act kind, int n);
 
+  Activations tiles(const Instruction& i, int columns, int n) const;
+
   // Calls f(first, last) for parts of [0, total) that are this worker's. `step` is what parts should be multiples of.
   template <class F> void share(int total, int step, int n, F f);
 

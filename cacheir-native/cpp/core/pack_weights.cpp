@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/dispatch.h"
 #include "core/eight_bytes.h"
 #include "core/half.h"
 #include "core/stored_blocks.h"
@@ -70,8 +71,37 @@ uint16_t get16(const uint8_t* at, size_t index) {
   return value;
 }
 
+uint16_t u16(const uint8_t* p) { return get16(p, 0); }
+uint32_t word(const uint8_t* p) {
+  uint32_t value;
+  std::memcpy(&value, p, 4);
+  return value;
+}
+void put_word(uint8_t* at, uint32_t value) { std::memcpy(at, &value, 4); }
+
+// Whole panels of formats whose stored words are a panel's, or nearly so: 16 rows' words are put side by side.
+template <Panel format>
+void pack_words(const StoredMatrix& from, int first_row, uint8_t* panel) {
+  constexpr size_t words = format == Panel::q8_0 ? 8 : 4, head = has_minimum(format) ? 4 : 2;
+  const size_t count = static_cast<size_t>(from.columns / kBlock), bytes = block_bytes(from.format);
+  const uint8_t* first = from.data + static_cast<size_t>(first_row) * count * bytes;
+  for (size_t c = 0; c < count; ++c) {
+    uint8_t* block = panel + block_offset(format, c);
+    uint8_t* scale_part = block + code_bytes(format);
+    for (size_t r = 0; r < kPanelRows; ++r) {
+      const uint8_t* stored = first + (r * count + c) * bytes;
+      for (size_t g = 0; g < words; ++g)
+        put_word(block + 64 * g + 4 * r, word(stored + head + 4 * g) ^ (format == Panel::q8_0 ? 0x80808080u : 0u));
+      put16(scale_part, r, u16(stored));
+      if (has_minimum(format)) put16(scale_part + scale_bytes(format), r, u16(stored + 2));
+    }
+  }
+}
+
 template <Panel format>
 void pack_integer(const StoredMatrix& from, int first_row, uint8_t* panel) {
+  if constexpr (format == Panel::q4_0 || format == Panel::q4_1 || format == Panel::q8_0)
+    if (from.rows - first_row >= kPanelRows) return pack_words<format>(from, first_row, panel);
   constexpr int blocks = is_super_block(format) ? kSuperBlock : 1, width = blocks * kBlock;  // of one stored block
   constexpr int scales = has_half_blocks(format) ? 2 : 1;                                     // of one block and row
   const size_t count = static_cast<size_t>(from.columns / width), bytes = block_bytes(from.format);
@@ -128,9 +158,10 @@ void pack_integer(const StoredMatrix& from, Panel format, int first_row, uint8_t
 // 16 bits a weight: column pairs of 16 rows side by side for bf16, single columns for f16.
 constexpr size_t kPiece = 512;  // columns of a row that are converted at a time, so that a panel's lines stay in the cache
 
-void pack_halves(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+// Columns from `done` on. Plain code: what the kernels do not take, and f16 panels.
+void pack_halves_from(const StoredMatrix& from, Panel format, int first_row, size_t done, uint8_t* panel) {
   const size_t rows = static_cast<size_t>(std::min(kPanelRows, from.rows - first_row)), k = static_cast<size_t>(from.columns);
-  for (size_t start = 0; start < k; start += kPiece) {
+  for (size_t start = done; start < k; start += kPiece) {
     const size_t count = std::min(kPiece, k - start);
     for (size_t r = 0; r < rows; ++r) {
       uint16_t values[kPiece + 1];
@@ -145,6 +176,17 @@ void pack_halves(const StoredMatrix& from, Panel format, int first_row, uint8_t*
       for (size_t c = 0; c < count; c += 2) std::memcpy(panel + ((start + c) / 2 * 16 + r) * 4, values + c, 4);
     }
   }
+}
+
+void pack_halves(const StoredMatrix& from, Panel format, int first_row, uint8_t* panel) {
+  const auto kernel = chosen_table().pack_halves;
+  const size_t k = static_cast<size_t>(from.columns);
+  size_t done = 0;
+  if (kernel && format == Panel::bf16 && from.rows - first_row >= kPanelRows) {
+    done = k / 32 * 32;
+    kernel(from.data + static_cast<size_t>(first_row) * k * 2, k * 2, from.format == Stored::f16, done, panel);
+  }
+  pack_halves_from(from, format, first_row, done, panel);
 }
 
 void pack_floats(const StoredMatrix& from, int first_row, uint8_t* panel) {

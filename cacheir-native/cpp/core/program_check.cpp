@@ -76,9 +76,12 @@ struct Checker {
     place(i.q, heads * dim, "q");
     place(i.out, heads * dim, "out");
     if (i.window < 0 || i.window > std::numeric_limits<int>::max()) fail("window must be a number of keys from 0 on that fits an int");
+    if (i.sinks < 0 || i.sinks > std::numeric_limits<int>::max() - kChunkKeys) fail("sinks must be a number of keys from 0 on that fits an int");
     if (!(i.softcap >= 0)) fail("softcap must not be negative");
     const size_t group = static_cast<size_t>(i.group);
     if (needs.windows.size() <= group) needs.windows.resize(group + 1, -1);
+    if (needs.sinks.size() <= group) needs.sinks.resize(group + 1, 0);
+    needs.sinks[group] = std::max(needs.sinks[group], static_cast<int>(i.sinks));
     int& window = needs.windows[group];
     window = i.window == 0 || window == 0 ? 0 : std::max(window, static_cast<int>(i.window));
     needs.attend_floats = std::max(needs.attend_floats, attend_scratch_floats(kv.head_dim()) + kMaxQueryRows * (padded + 2) + 64);

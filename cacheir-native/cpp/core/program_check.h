@@ -16,6 +16,7 @@ struct Needs {
   size_t attend_floats = 0;   // scratch of a worker in attention, states included
   size_t partial_floats = 0;  // states of all chunks of a step that splits by chunks
   std::vector<int> windows;   // of each KV group
+  std::vector<int> sinks;     // ... the most of any layer
   bool samples = false;
 };
 

@@ -135,6 +135,9 @@ void Runner::finish() {
   finished_ = true;
   windows_ = needs.windows;
   windows_.resize(std::max(windows_.size(), pools_.size()), -1);
+  sinks_ = needs.sinks;
+  sinks_.resize(windows_.size(), 0);
+  join_tiles();
   find_modes();
   const size_t workers = static_cast<size_t>(threads()), rows = static_cast<size_t>(options_.max_tokens);
   const size_t columns = needs.columns;
@@ -171,6 +174,21 @@ void Runner::find_modes() {
       mode.heads[h] = found == sections_.end() ? nullptr : &found->second;
     }
   }
+}
+
+// A swiglu writes the tiles that the product after it multiplies, in the place of its rows, where that product alone reads
+// them and both have activations of bf16: each value is rounded once either way, and nothing is packed in between.
+void Runner::join_tiles() {
+  for (auto& [name, section] : sections_)
+    for (size_t at = 0; at + 1 < section.code.size(); ++at) {
+      Instruction &maker = section.code[at], &reader = section.code[at + 1];
+      if (maker.opcode != Opcode::swiglu || !maker.only_next || reader.opcode != Opcode::linear) continue;
+      if (reader.x != maker.out || reader.residual == maker.out || reader.norm != kNone || reader.head_rows != maker.head_rows) continue;
+      const Weight &from = weights_[static_cast<size_t>(maker.weight)], &to = weights_[static_cast<size_t>(reader.weight)];
+      const auto is_bf16 = [](Act kind) { return kind == Act::bf16; };
+      if (from.rows != to.columns || !is_bf16(from.kinds[0]) || !std::all_of(to.kinds.begin(), to.kinds.end(), is_bf16)) continue;
+      maker.tiles = reader.tiles = 1;
+    }
 }
 
 Slot& Runner::slot(int number) { return slots_[number]; }

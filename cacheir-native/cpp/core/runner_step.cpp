@@ -83,11 +83,12 @@ void Runner::begin(const std::string& mode) {
       const int32_t* table = group.page_table.data() + b * static_cast<size_t>(group.width);
       const int used = (row.position + row.tokens + kv.page_tokens() - 1) / kv.page_tokens();
       if (used > group.width) throw std::invalid_argument("slot " + text(row.slot) + " has too few pages for position " + text(row.position + row.tokens - 1));
-      // Pages that have left the window are not read: a table may hold anything for them. Where no instruction attends,
+      // Pages that have left the window and hold no sinks are not read: a table may hold anything for them. Where no instruction attends,
       // the host does, and looks at the table for itself.
       const int seen = std::max(windows_[g], 1);
       const int first = windows_[g] == 0 ? 0 : std::max(0, row.position - seen + 1) / kv.page_tokens();
-      for (int p = first; p < used; ++p)
+      const int kept = windows_[g] > 0 ? std::min((sinks_[g] + kv.page_tokens() - 1) / kv.page_tokens(), used) : 0;
+      for (int p = kept > 0 ? 0 : first; p < used; p = p + 1 == kept ? std::max(kept, first) : p + 1)
         if (table[p] < 0 || table[p] >= kv.pages())
           throw std::invalid_argument("slot " + text(row.slot) + " has no page " + text(table[p]) + " for positions from " + text(int64_t{p} * kv.page_tokens()) + " on; the pool has " + text(kv.pages()));
       for (int at = row.position; at < row.position + row.tokens; ++at) group.slots.push_back(table[at / kv.page_tokens()] * kv.page_tokens() + at % kv.page_tokens());

@@ -28,6 +28,7 @@ using namespace cacheir;
 #include "../kernels/tile_int8.inc"
 #include "../kernels/tile_float.inc"
 #include "../kernels/pack_rows.inc"
+#include "../kernels/pack_halves.inc"
 #include "../kernels/matmul.inc"
 #include "../kernels/attention.inc"
 #include "../kernels/attention_rounded.inc"
@@ -48,7 +49,12 @@ const KernelTable table = {CACHEIR_TEXT(CACHEIR_ISA),
                            elementwise,
                            largest,
                            unpack_keys,
-                           pack_keys};
+                           pack_keys,
+#if CACHEIR_HAS_BF16_DOT
+                           pack_halves};
+#else
+                           nullptr};
+#endif
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const cacheir::KernelTable* CACHEIR_JOIN(cacheir_kernels_, CACHEIR_ISA)(void) {

@@ -112,6 +112,14 @@ V __m256 keep_half(__m256 x, __m256i lane, int first, int last, __m256 other) {
   const __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), lane), _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(last)));
   return _mm256_blendv_ps(x, other, _mm256_castsi256_ps(out));
 }
+V __m256 drop_half(__m256 x, __m256i lane, int first, int last, __m256 other) {
+  const __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), lane), _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(last)));
+  return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(out));
+}
+V VF drop_lanes(VF x, int first, int last, float other) {
+  const __m256 o = _mm256_set1_ps(other);
+  return {drop_half(x.lo, lane_numbers(0), first, last, o), drop_half(x.hi, lane_numbers(8), first, last, o)};
+}
 V VF keep_lanes(VF x, int first, int last, float other) {
   const __m256 o = _mm256_set1_ps(other);
   return {keep_half(x.lo, lane_numbers(0), first, last, o), keep_half(x.hi, lane_numbers(8), first, last, o)};

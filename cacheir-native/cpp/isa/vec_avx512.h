@@ -95,6 +95,10 @@ V void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_H
 V void prefetch_to_second(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 V void prefetch_for_write(void* p) { asm volatile("prefetchw %0" : : "m"(*static_cast<char*>(p))); }
 V __mmask16 lanes_below(int n) { return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1); }
+V VF drop_lanes(VF x, int first, int last, float other) {
+  const __mmask16 dropped = static_cast<__mmask16>(lanes_below(last + 1) & ~lanes_below(first));
+  return _mm512_mask_blend_ps(dropped, x, _mm512_set1_ps(other));
+}
 V VF keep_lanes(VF x, int first, int last, float other) {
   const __mmask16 kept = static_cast<__mmask16>(lanes_below(last + 1) & ~lanes_below(first));
   return _mm512_mask_blend_ps(kept, _mm512_set1_ps(other), x);

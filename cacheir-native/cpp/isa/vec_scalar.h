@@ -102,6 +102,7 @@ V void prefetch(const void* p) { __builtin_prefetch(p); }
 V void prefetch_to_second(const void* p) { __builtin_prefetch(p, 0, 2); }
 V void prefetch_for_write(void* p) { __builtin_prefetch(p, 1); }
 // Lanes whose number is not between first and last (both inside) become `other`.
+V VF drop_lanes(VF x, int first, int last, float other) { EACH x.a[i] = i >= first && i <= last ? other : x.a[i]; return x; }
 V VF keep_lanes(VF x, int first, int last, float other) { EACH x.a[i] = i >= first && i <= last ? x.a[i] : other; return x; }
 V float vsum(VF x) {
   for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) x.a[i] += x.a[i + n];

@@ -23,7 +23,7 @@ void set_operand(Instruction& i, const std::string& name, const py::handle& valu
       {"weight", &Instruction::weight}, {"norm", &Instruction::norm}, {"bias", &Instruction::bias}, {"table", &Instruction::table},
       {"inverse_frequencies", &Instruction::inverse_frequencies}, {"group", &Instruction::group}, {"layer", &Instruction::layer},
       {"heads", &Instruction::heads}, {"kv_heads", &Instruction::kv_heads}, {"head_dim", &Instruction::head_dim},
-      {"dims", &Instruction::dims}, {"interleaved", &Instruction::interleaved}, {"window", &Instruction::window},
+      {"dims", &Instruction::dims}, {"interleaved", &Instruction::interleaved}, {"window", &Instruction::window}, {"sinks", &Instruction::sinks}, {"only_next", &Instruction::only_next},
       {"width", &Instruction::width}, {"head_rows", &Instruction::head_rows}};
   struct Real { const char* name; double Instruction::*field; };
   static constexpr Real real[] = {{"eps", &Instruction::eps}, {"scale", &Instruction::scale}, {"magnitude", &Instruction::magnitude}, {"softcap", &Instruction::softcap}};

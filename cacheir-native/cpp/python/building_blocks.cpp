@@ -116,7 +116,7 @@ class PackedMatrix {
     const int rows = static_cast<int>(x.shape(0));
     Floats out = result_of(result, {x.shape(0), static_cast<py::ssize_t>(matrix_.rows)});
     if (rows == 0) return out;
-    const Destination to{out.mutable_data(), static_cast<size_t>(matrix_.rows), nullptr, nullptr, 0};
+    const Destination to{out.mutable_data(), static_cast<size_t>(matrix_.rows), nullptr, nullptr, 0, nullptr};
     const float* from = x.data();
     py::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(workers_->turn);

@@ -49,7 +49,7 @@ Cache fill(std::mt19937& random, const KernelTable& table, KvFormat format, int 
 }
 
 // `rows` queries of KV head `head` at positions; sequentially, or chunk by chunk and merged.
-std::vector<float> attend(const KernelTable& table, const Cache& cache, int head, const std::vector<float>& q, const std::vector<int32_t>& positions, int window, float softcap, bool rounded, bool split) {
+std::vector<float> attend(const KernelTable& table, const Cache& cache, const std::vector<int32_t>& pages, int head, const std::vector<float>& q, const std::vector<int32_t>& positions, int window, int sinks, float softcap, bool rounded, bool split) {
   const KvLayer layer = cache.pool.layer(1);
   const int dim = layer.head_dim, rows = static_cast<int>(positions.size());
   const size_t state_floats = static_cast<size_t>(layer.padded_dim) + 2;
@@ -63,9 +63,10 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, int head
     Attend task{};
     task.kv = &layer;
     task.head = head;
-    task.pages = cache.pages.data();
+    task.pages = pages.data();
     task.rows = std::min(most, rows - first);
     task.window = window;
+    task.sinks = sinks;
     task.scale = 0.17f;
     task.softcap = softcap;
     task.rounded = rounded;
@@ -94,7 +95,7 @@ std::vector<float> attend(const KernelTable& table, const Cache& cache, int head
 }
 
 // In the rounded form the oracle takes rounded queries, keys and values; weights may err by half a unit of bf16.
-void check_attention(std::mt19937& random, const KernelTable& table, KvFormat format, int dim, int window, bool rounded) {
+void check_attention(std::mt19937& random, const KernelTable& table, KvFormat format, int dim, int window, int sinks, bool rounded) {
   const float softcap = window ? 1.5f : 0.0f;
   const int heads = 2, tokens = 300 + static_cast<int>(random() % 90), rows = rounded ? 65 : 23;
   const auto rounds = [&](float x, bool does) { return static_cast<double>(rounded && does ? from_bf16(to_bf16(x)) : x); };
@@ -103,13 +104,16 @@ void check_attention(std::mt19937& random, const KernelTable& table, KvFormat fo
   const std::vector<float> q = check::normal(random, static_cast<size_t>(rows * dim));
   std::vector<int32_t> positions;
   for (int m = 0; m < rows; ++m) positions.push_back(m < 3 ? m : static_cast<int32_t>(random() % static_cast<unsigned>(tokens)));
-  const std::vector<float> got = attend(table, cache, 1, q, positions, window, softcap, rounded, false);
+  const std::vector<float> got = attend(table, cache, cache.pages, 1, q, positions, window, sinks, softcap, rounded, false);
   for (int m = 0; m < rows; ++m) {
     const int last = positions[static_cast<size_t>(m)], first = window ? std::max(0, last - window + 1) : 0;
     std::vector<double> score;
     double top = -1e300, sum = 0;
     const auto key = [&](int t, int d) { return (static_cast<size_t>(t) * heads + 1) * static_cast<size_t>(dim) + static_cast<size_t>(d); };
-    for (int t = first; t <= last; ++t) {
+    std::vector<int> seen;
+    for (int t = 0; t <= last; ++t)
+      if (t >= first || t < sinks) seen.push_back(t);
+    for (const int t : seen) {
       double s = 0;
       for (int d = 0; d < dim; ++d) s += rounds(q[static_cast<size_t>(m * dim + d)], true) * rounds(cache.k[key(t, d)], rounds_cache);
       score.push_back(softcap > 0 ? softcap * std::tanh(s * 0.17f / softcap) : s * 0.17f);
@@ -118,18 +122,22 @@ void check_attention(std::mt19937& random, const KernelTable& table, KvFormat fo
     for (double& s : score) sum += s = std::exp(s - top);
     for (int d = 0; d < dim; ++d) {
       double expected = 0, size = 0;
-      for (int t = first; t <= last; ++t) {
-        const double part = score[static_cast<size_t>(t - first)] / sum * rounds(cache.v[key(t, d)], rounds_cache);
+      for (size_t n = 0; n < seen.size(); ++n) {
+        const int t = seen[n];
+        const double part = score[n] / sum * rounds(cache.v[key(t, d)], rounds_cache);
         expected += part;
         size += std::fabs(part);
       }
       const float value = got[static_cast<size_t>(m * dim + d)];
-      CHECK(std::fabs(value - expected) < 2e-5 + (rounded ? size / 256 : 0), "%s format %d dim %d window %d rounded %d position %d: %g, not %g", table.name, static_cast<int>(format), dim, window, rounded, last, value, expected);
+      CHECK(std::fabs(value - expected) < 2e-5 + (rounded ? size / 256 : 0), "%s format %d dim %d window %d sinks %d rounded %d position %d: %g, not %g", table.name, static_cast<int>(format), dim, window, sinks, rounded, last, value, expected);
     }
+    std::vector<int32_t> kept = cache.pages;  // without those that the row does not see
+    for (int p = 0; p < kPages; ++p)
+      if (window && (p + 1) * kPageTokens <= first && p * kPageTokens >= sinks) kept[static_cast<size_t>(p)] = -1;
     const std::vector<float> one(q.begin() + m * dim, q.begin() + (m + 1) * dim);
     for (bool split : {false, true}) {
-      const std::vector<float> alone = attend(table, cache, 1, one, {last}, window, softcap, rounded, split);
-      CHECK(std::memcmp(alone.data(), got.data() + m * dim, static_cast<size_t>(dim) * 4) == 0, "%s format %d dim %d window %d rounded %d: position %d alone differs (split %d)", table.name, static_cast<int>(format), dim, window, rounded, last, split);
+      const std::vector<float> alone = attend(table, cache, kept, 1, one, {last}, window, sinks, softcap, rounded, split);
+      CHECK(std::memcmp(alone.data(), got.data() + m * dim, static_cast<size_t>(dim) * 4) == 0, "%s format %d dim %d window %d sinks %d rounded %d: position %d alone differs (split %d)", table.name, static_cast<int>(format), dim, window, sinks, rounded, last, split);
     }
   }
 }
@@ -142,7 +150,8 @@ int main() {
     for (int f = 0; f < 4; ++f)
       for (int dim : {64, 80, 20, 15})
         for (int window : {0, 100})
-          for (bool rounded : {false, true})
-            if (!rounded || table->bf16_dot) check_attention(random, *table, static_cast<KvFormat>(f), dim, window, rounded);
+          for (int sinks : {0, 4, 150})
+            for (bool rounded : {false, true})
+              if ((!rounded || table->bf16_dot) && (window || !sinks)) check_attention(random, *table, static_cast<KvFormat>(f), dim, window, sinks, rounded);
   return check::result("attention");
 }

@@ -47,6 +47,14 @@ class Assembled:
         calls = sum(isinstance(part, HostCall) for parts in self.main.values() for part in parts)
         return calls + len(self.host_heads)
 
+    @property
+    def host_ops(self) -> tuple[str, ...]:
+        """The names of those ops, each once."""
+        called = [part.launch for parts in self.main.values() for part in parts if isinstance(part, HostCall)]
+        heads = (launch for launches in self.host_heads.values() for launch in launches)
+        in_heads = [launch for launch in heads if not launch.choice(1).kernel]
+        return tuple(dict.fromkeys(launch.op.name for launch in (*called, *in_heads)))
+
 
 def assemble(
     runner: Any,

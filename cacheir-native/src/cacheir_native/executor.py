@@ -176,6 +176,7 @@ class NativeExecutor:
             max_tokens=program.max_tokens,
             run_ahead=True,
             masks=True,
+            notes=self._notes(),
             overlaps=self._split is None and self._overlap_rows < sys.maxsize,
         )
 
@@ -283,6 +284,14 @@ class NativeExecutor:
         self._program, self._runner, self._split, self._packing, self._open = None, None, None, None, False
         self._assembled, self._host = None, None
         self._slots.clear()
+
+    def _notes(self) -> tuple[str, ...]:
+        """What runs by its meaning here, by steps of NumPy between the runner's."""
+        if self._assembled is None or not self._assembled.host_calls:
+            return ()
+        names = self._assembled.host_ops
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return (f"{shown} run by their meaning on the host, which is slow; cacheir explain says why",)
 
     def _pools(self, program: Program) -> list[RunnerPool]:
         return [

@@ -154,6 +154,7 @@ def paged_attention_prefill(launch: Launch) -> Form:
         "heads": _shape(launch.reads[0])[1],
         "scale": _real(launch.attrs["scale"]),
         "window": _whole(launch.attrs.get("window", 0)),
+        "sinks": _whole(launch.attrs.get("sinks", 0)),
         "softcap": _real(launch.attrs.get("softcap") or 0.0),
     }
     return Form("attention", {"q": 0}, {"out": 0}, {}, numbers | _pool(launch, 1))

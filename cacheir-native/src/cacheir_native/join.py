@@ -8,12 +8,20 @@ _PRODUCTS = ("linear", "qkv", "swiglu", "head_argmax")
 
 
 def join(code: Code) -> None:
-    """Change ``code`` in place until nothing can be joined; values that it yields stay."""
+    """Change ``code`` in place until nothing can be joined; values that it yields stay.
+
+    A swiglu whose result the step after it alone reads is marked: the runner may write it as that step packs it.
+    """
     for rule in (_append_in_qkv, _residual_in_linear, _norm_in_product):
         ends = _Ends(code)
         for step in list(code.steps):
             if isinstance(step, Instruction) and step not in ends.gone:
                 rule(code, ends, step)
+    ends = _Ends(code)
+    for step, after in zip(code.steps, code.steps[1:]):
+        if isinstance(step, Instruction) and isinstance(after, Instruction) and step.opcode == "swiglu":
+            if after.opcode == "linear" and ends.only_reader(step.writes["out"], after):
+                step.numbers["only_next"] = 1
 
 
 class _Ends:

@@ -61,9 +61,7 @@ def kv_append(op: Op) -> str | None:
 
 
 def paged_attention_prefill(op: Op) -> str | None:
-    """f32 queries [T, heads, D], and the inputs of the step; no sinks."""
-    if op.attr("sinks", 0):
-        return "its attention has a window or none, and no sinks"
+    """f32 queries [T, heads, D], and the inputs of the step."""
     return _rows(op.operands[0], 3) or _inputs(op, 2)
 
 

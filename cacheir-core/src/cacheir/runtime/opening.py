@@ -83,6 +83,8 @@ def open_anything(
     try:
         progress(f"loading the weights on {backend.name}{_why_not_another(choice)}")
         executor.load(artifact.program, artifact.open_weights())
+        for note in executor.capabilities().notes:
+            progress(f"{backend.name}: {note}")
         opened = open_model(
             artifact.program,
             executor,

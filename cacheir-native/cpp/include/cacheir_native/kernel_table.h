@@ -38,12 +38,15 @@ struct Matrix {
 };
 
 // Where a product goes: out[row * row_stride + n], plus bias[n], plus residual at the same place, each if not null.
+// With `tiles`, where the product's own activations are of bf16, swiglu writes no rows but activations of bf16 of its
+// w->rows columns there, for the product after it.
 struct Destination {
   float* out;
   size_t row_stride;
   const float* bias;
   const float* residual;
   size_t residual_stride;
+  void* tiles;
 };
 
 // The best logit of each row so far; `bad` is set by a NaN.
@@ -84,6 +87,8 @@ struct AppendKv {
   int first, last;  // tokens
 };
 
+// A row sees the latest `window` keys (0: all), its own included, and the first `sinks` besides. Pages that lie between may
+// be gone: nothing of them is read.
 // Up to kExactQueryRows or kMaxQueryRows query rows of one KV head and one sequence against chunks [first_chunk, last_chunk).
 // state: for each row the largest score, the sum of weights, then the weighted values [padded_dim].
 // `rounded` multiplies bf16 pairs and adds in f32: queries, keys, values and weights are rounded, scores are not. It has
@@ -94,7 +99,7 @@ struct Attend {
   const int32_t* pages;
   const float* q[kMaxQueryRows];
   int32_t position[kMaxQueryRows];
-  int rows, window, first_chunk, last_chunk;
+  int rows, window, sinks, first_chunk, last_chunk;
   bool rounded;
   float scale, softcap;  // scores become softcap * tanh(score / softcap), where it is not 0
   float* state[kMaxQueryRows];
@@ -132,6 +137,9 @@ struct KernelTable {
   float (*largest)(const float* x, size_t count);  // NaN if there is one
   void (*unpack_keys)(const KvLayer*, int head, int page, float* keys, float* values);  // [tokens][head_dim] each
   void (*pack_keys)(const KvLayer*, int head, int page, const float* keys, const float* values);
+  // The first `columns` (a multiple of 32) of 16 rows of bf16, or of f16, `row_bytes` apart, as a bf16 panel. Null where
+  // no product takes bf16.
+  void (*pack_halves)(const uint8_t* rows, size_t row_bytes, int is_f16, size_t columns, uint8_t* panel);
 };
 enum Elementwise : int { kAdd, kMultiply, kSilu, kSiluMultiply, kCopy };
 

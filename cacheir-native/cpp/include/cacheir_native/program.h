@@ -17,8 +17,8 @@ enum class Opcode : int32_t {
   qkv,           // x, weight (, norm, eps) (, bias) (, cos, sin, dims, interleaved) -> q, and k and v or the KV pool
   rope,          // x, cos, sin, dims, interleaved, heads, head_dim -> out
   kv_append,     // k, v, group, layer
-  attention,     // q, group, layer, heads, scale, window (, softcap) -> out
-  swiglu,        // x, weight (gate and up) (, norm, eps) (, bias) -> out
+  attention,     // q, group, layer, heads, scale, window (, sinks) (, softcap) -> out
+  swiglu,        // x, weight (gate and up) (, norm, eps) (, bias) (, only_next) -> out
   silu,          // x, width -> out
   silu_multiply, // x (gate), residual (up), width -> out
   add,           // x, residual, width -> out
@@ -42,8 +42,10 @@ struct Instruction {
   int64_t weight = kNone, norm = kNone, bias = kNone, table = kNone, inverse_frequencies = kNone;
   // KV group and the row of its pool that the layer has.
   int64_t group = kNone, layer = kNone;
-  int64_t heads = 0, kv_heads = 0, head_dim = 0, dims = 0, interleaved = 0, window = 0, width = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, dims = 0, interleaved = 0, window = 0, sinks = 0, width = 0;
   int64_t head_rows = 0;  // 1: one row for each head row of the step, not for each token
+  int64_t only_next = 0;  // 1: the instruction after it alone reads what it makes
+  int64_t tiles = 0;      // set by finish(): `out`, or `x`, is activations of bf16 and no rows
   double eps = 0, scale = 0, magnitude = 1, softcap = 0;
 };
 

@@ -132,6 +132,7 @@ class Runner {
   void stage_next_tokens();
   void run_code(const std::string& name, const Section& section, size_t first, size_t last, int rows);
   void find_modes();
+  void join_tiles();
 
   RunnerOptions options_;
   const KernelTable& table_;
@@ -143,6 +144,7 @@ class Runner {
   std::vector<Weight> weights_;
   std::vector<std::pair<const float*, size_t>> vectors_;
   std::vector<std::unique_ptr<KvPool>> pools_;
+  std::vector<int> sinks_;               // of each KV group, the most of any layer
   std::vector<int> windows_;             // of each KV group, 0 where a layer attends to everything, -1 where none attends
   std::unordered_map<std::string, Section> sections_;
   std::unordered_map<std::string, Mode> modes_;
