@@ -25,7 +25,7 @@ from cacheir.schedule.flatten import flatten  # noqa: E402
 from cacheir.testing import tiny_programs  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_decoders import TinyDecoder  # noqa: E402
-from cacheir_cuda.chain import cubins, rows_arguments, rows_run, rows_tiles, tiles  # noqa: E402
+from cacheir_cuda.chain import cubins, rows_arguments, rows_refusal, rows_run, rows_tiles, tiles  # noqa: E402
 from cacheir_cuda.chain.launches import ChainWeights  # noqa: E402
 from cacheir_cuda.chain.plan_step import GREEDY  # noqa: E402
 from cacheir_cuda.chain.recognise import Chain, recognise  # noqa: E402
@@ -85,7 +85,7 @@ def rows_of(count: int, starts: bool = False) -> RowsInputs:
 @pytest.mark.parametrize("count", [2, 5, 8, 9, 16, 17, 32])
 def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chain, _ = decoder(monkeypatch, layer, hidden)
-    assert rows_run.why_not_rows(chain) == ""
+    assert rows_refusal.why_not_rows(chain) == ""
     step, bucket = step_of(chain), rows_tiles.bucket(count)
     launches = list(step.layers(rows_of(count)))
     kinds = [one.kernel.split("_")[1].replace("split", "product") for one in launches]
@@ -210,12 +210,21 @@ def test_main_of_both_modes_is_the_chain_or_it_is_said_where_not(monkeypatch: py
         assert "begins or ends" in why_other(replace(plan, norm="another"), chain)
 
 
+def test_the_plan_names_the_kernels_or_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, _ = decoder(monkeypatch, QWEN3_06B, 1024)
+    rows: Any = rows_refusal.rows_note(chain)["rows"]
+    for count, kernels in rows.items():
+        launches = list(step_of(chain).layers(rows_of(int(count))))[:5]
+        assert kernels == [*(one.kernel for one in launches), step_of(chain).head(int(count)).kernel]
+    assert "512" in str(rows_refusal.rows_note(replace(chain, hidden=512))["rows_refused"])
+
+
 def test_shapes_without_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     chain, _ = decoder(monkeypatch, QWEN3_06B, 1024)
-    assert "no qkv kernel for several rows is compiled for a matrix of 4096 x 512" in rows_run.why_not_rows(
+    assert "no qkv kernel for several rows is compiled for a matrix of 4096 x 512" in rows_refusal.why_not_rows(
         replace(chain, hidden=512)
     )
-    assert "head kernel" in rows_run.why_not_rows(replace(chain, vocabulary=1030))
+    assert "head kernel" in rows_refusal.why_not_rows(replace(chain, vocabulary=1030))
 
 
 def test_a_step_is_filled_up() -> None:

@@ -1,4 +1,4 @@
-"""The plan step that says which CUDA C++ kernels run a greedy decode step of one row, or why none do."""
+"""The plan step that says which CUDA C++ kernels run a greedy decode step of one row or of several, or why none do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from cacheir.schedule.flatten import flatten
 from cacheir.schedule.program import Program
 from cacheir_cuda.chain.recognise import NoChain, recognise
+from cacheir_cuda.chain.rows_refusal import rows_note
 from cacheir_cuda.forced import forced_here
 
 NOTE = "decode_chain"
@@ -15,6 +16,8 @@ GREEDY = "head.greedy"
 
 def plan_decode_chain(program: Program) -> Program:
     """``program`` with the note ``decode_chain``: ``kernels`` of a layer, head and step, or why it is ``refused``.
+
+    ``rows`` are those for several rows by the most that they take, ``rows_refused`` says why there are none.
 
     The executor runs the chain where the note has kernels and its device, pages and options allow it.
     """
@@ -33,4 +36,4 @@ def _note(program: Program) -> dict[str, object]:
         chain = recognise(program, main, head)
     except NoChain as reason:
         return {"refused": str(reason)}
-    return {"kernels": list(chain.kernels), "layers": len(chain.layers)}
+    return {"kernels": list(chain.kernels), "layers": len(chain.layers), **rows_note(chain)}

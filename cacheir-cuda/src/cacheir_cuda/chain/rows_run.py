@@ -14,7 +14,6 @@ from cacheir.runtime.executor import Row, RowOutput, Sink
 from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
-from cacheir_cuda.chain import rows_tiles
 from cacheir_cuda.chain.driver_calls import Graph
 from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
@@ -172,15 +171,3 @@ def filled_up(given: Mapping[str, I32], wanted: Mapping[str, torch.Tensor]) -> d
             array[: len(given[name])] = given[name]
         made[name] = array
     return made
-
-
-def why_not_rows(chain: Chain) -> str:
-    """Why no kernels for several rows are compiled for ``chain``, "" where they are."""
-    for name, shape in chain.matrices.items():
-        if rows_tiles.rows_tile(shape, rows_tiles.BUCKETS[-1]) is None:
-            return f"no {name} kernel for several rows is compiled for a matrix of {shape[1]} x {shape[2]}"
-    if chain.attention not in rows_tiles.ATTENTIONS:
-        return "no attention kernel for several rows is compiled for its heads"
-    if chain.hidden not in rows_tiles.HEADS or chain.vocabulary % 16:
-        return f"no head kernel for several rows is compiled for {chain.vocabulary} x {chain.hidden}"
-    return ""

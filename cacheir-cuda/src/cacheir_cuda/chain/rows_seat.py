@@ -13,7 +13,8 @@ from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.binding import BoundLaunch, Surroundings
 from cacheir_cuda.chain.launches import ChainWeights
 from cacheir_cuda.chain.recognise import Chain
-from cacheir_cuda.chain.rows_run import COUNTS, RowsChain, why_not_rows
+from cacheir_cuda.chain.rows_refusal import why_not_rows
+from cacheir_cuda.chain.rows_run import COUNTS, RowsChain
 from cacheir_cuda.layer_plan import MainPlan
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.under_way import UnderWay
