@@ -80,7 +80,11 @@ def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 def _init(cls: Any, of: Sequence[Field[Any]]) -> Callable[..., None]:
     """``__init__``, compiled, so that a wrong argument is Python's own TypeError."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_unset": MISSING}
-    arguments, body = {False: ["self"], True: []}, []
+    arguments, body = {False: ["self"], True: []}, list[str]()
+    # Straight into the object's dict, where it keeps all there: two thirds of the time of object.__setattr__.
+    in_dict = not any("__slots__" in vars(base) for base in cls.__mro__)
+    if in_dict and of:
+        body.append(" _into = self.__dict__")
     for field in of:
         value = field.name
         if field.default_factory is not MISSING:
@@ -98,7 +102,7 @@ def _init(cls: Any, of: Sequence[Field[Any]]) -> Callable[..., None]:
             arguments[bool(field.kw_only)].append(field.name + default)
         elif field.default_factory is MISSING:
             continue  # the class has the default, or __post_init__ sets the value
-        body.append(f" _set(self, {field.name!r}, {value})")
+        body.append(f" _into[{field.name!r}] = {value}" if in_dict else f" _set(self, {field.name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         body.append(" self.__post_init__()")
     by_name = ["*", *arguments[True]] if arguments[True] else []

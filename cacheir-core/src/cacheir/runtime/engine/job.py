@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass as changing_dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from cacheir.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,7 +106,7 @@ class Event:
 Sink = Callable[[Event], None]
 
 
-@dataclass
+@changing_dataclass
 class Listener:
     """One client of an answer: where its events go, and from when its own times count."""
 
