@@ -121,6 +121,13 @@ def test_a_product_covers_every_row_and_column(count: int, name: str, launches: 
     assert (given.rows, given.columns, given.width) == (count, 131, 24)
 
 
+def test_nothing_is_launched_for_no_rows() -> None:
+    """A step of prompts may want no head; without a GPU a launch would raise."""
+    empty = torch.empty(0, 8)
+    rows.rms_norm(empty, torch.ones(8), eps=1e-6, out=empty)
+    products.linear(empty, torch.ones(3, 8, dtype=torch.float16), out=torch.empty(0, 3))
+
+
 def test_tiles_fit_the_shared_memory_of_both_architectures() -> None:
     assert all(tile.shared_bytes <= 163 << 10 for tile in products.TILES)
 
@@ -143,7 +150,8 @@ def test_every_query_head_has_a_block(
 
 
 def test_keys_are_split_so_that_a_gpu_is_full() -> None:
-    assert [attention.splits_of(blocks) for blocks in (1, 8, 64, 1000)] == [64, 64, 8, 2]
+    assert [attention.splits_of(blocks, 8192) for blocks in (1, 8, 64, 1000)] == [64, 64, 8, 2]
+    assert [attention.splits_of(8, keys) for keys in (16, 512, 4096)] == [2, 8, 64], "few keys are not worth a part"
 
 
 def test_the_built_cubins_have_every_kernel() -> None:

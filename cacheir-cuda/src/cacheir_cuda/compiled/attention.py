@@ -15,6 +15,7 @@ THREADS = 128
 MOST_GROUP = 8  # query heads that a block takes; more share a KV head in several blocks
 MOST_SPLITS = 64
 _BLOCKS = 528  # four for each of 132 multiprocessors
+_FEWEST_KEYS = 64  # of a part
 _NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
@@ -43,12 +44,13 @@ def paged_attention_decode_reduced(
     **named: Any,
 ) -> None:
     """As the batched one, a row's keys in parts of their own blocks, and a second kernel that merges those."""
-    _attend(q, kv, page_table, positions, out, splits_of(q.shape[0] * kv.kind.heads), **named)
+    keys = page_table.shape[1] * kv.page_tokens
+    _attend(q, kv, page_table, positions, out, splits_of(q.shape[0] * kv.kind.heads, keys), **named)
 
 
-def splits_of(blocks: int) -> int:
-    """In how many parts the keys of ``blocks`` pairs of a row and a KV head are taken, so that a GPU is full."""
-    return max(2, min(MOST_SPLITS, _BLOCKS // max(1, blocks)))
+def splits_of(blocks: int, keys: int) -> int:
+    """In how many parts up to ``keys`` keys of ``blocks`` pairs of a row and a KV head are taken: a GPU shall be full."""
+    return max(2, min(MOST_SPLITS, _BLOCKS // max(1, blocks), keys // _FEWEST_KEYS))
 
 
 def kernel_of(dtype: torch.dtype, dim: int, group: int) -> str:
