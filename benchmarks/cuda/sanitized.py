@@ -22,7 +22,7 @@ from cacheir.runtime.sampling import SamplingParams
 from cacheir_cuda.runtime import CudaRuntime
 from cacheir_importers.tiny import write_tiny
 
-LAYERS, VOCABULARY, TOKENS = 3, 4096, 6
+LAYERS, VOCABULARY, TOKENS = 4, 4096, 6
 PROMPTS = (1, 17, 37)  # tokens: less than a page, one more than one, some pages
 OPTIONS: dict[str, dict[str, Any]] = {
     "launches": {"use_cuda_graph": False, "decode_chain": False},
@@ -60,8 +60,8 @@ def main() -> None:
         ) as runtime:
             spec = runtime.artifact.program.spec
             assert spec is not None
-            for count in (1, 3) if part != "chain" else (1, 3, 12):
-                for temperature in (0.0, 0.8):
+            for count in (1, 3):
+                for temperature in (0.0, 0.8) if part != "chain" else (0.0,):
                     made = answers(runtime, count, spec.vocab_size, temperature)
                     assert [len(tokens) for tokens in made] == [TOKENS] * count, made
             print(part, "tokens came;", {name: n for name, n in runtime.counters().items() if n})
