@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import io
 import os
 import shutil
 from pathlib import Path
@@ -58,3 +60,30 @@ def test_a_use_that_cannot_be_noted_is_said_unless_the_cache_is_only_read(
     refuse(monkeypatch, os, "utime", errno.EIO)
     mark_used(entry)
     assert "cannot be marked as used" in capsys.readouterr().err
+
+
+def test_making_room_opens_no_file_of_a_program(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every compile the whole cache is looked at: names and sizes do, the cards of all programs would be much."""
+    for age in range(3):
+        other = program_path(entry.parents[1], f"other{age}")
+        other.mkdir()
+        (other / "artifact.json").write_bytes(b"5678")
+        os.utime(other, (age, age))
+    opened: list[str] = []
+
+    def watched(module: Any, name: str) -> None:
+        call = getattr(module, name)
+
+        def note(path: Any, *arguments: Any, **options: Any) -> Any:
+            opened.extend([str(path)] * isinstance(path, (str, os.PathLike)))
+            return call(path, *arguments, **options)
+
+        monkeypatch.setattr(module, name, note)
+
+    for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
+        watched(module, name)
+    removed = shrink(entry.parents[1], 12)
+    assert [(each.key, each.nbytes) for each in removed] == [("other0", 4)]
+    assert [path for path in opened if path.endswith("artifact.json")] == []
+    assert {each.fault != "" for each in entries(entry.parents[1])} == {True}, "cards are read to be shown"
+    assert str(program_path(entry.parents[1], "other1") / "artifact.json") in opened

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -62,17 +63,15 @@ def mark_used(path: Path) -> None:
 
 def entries(cache: Path) -> list[Entry]:
     """What is cached, the entry used last first. Unfinished folders are entries with a fault."""
-    folder = cache / _PROGRAMS
-    found = [_entry(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
-    return sorted((entry for entry in found if entry is not None), key=lambda entry: -entry.used)
+    return [_described(entry) for entry in _unread(cache)]
 
 
 def shrink(cache: Path, limit_bytes: float, keep: Path | None = None) -> list[Entry]:
     """Remove the entries that were not used for the longest time until the rest fits; gives what was removed.
 
-    ``keep`` stays in any case: it has just been made.
+    ``keep`` stays in any case: it has just been made. No file is opened, so an entry that is given names no model.
     """
-    listed = entries(cache)
+    listed = _unread(cache)
     total = sum(entry.nbytes for entry in listed)
     removed = []
     for entry in reversed(listed):
@@ -102,10 +101,10 @@ def remove(path: Path) -> bool:
 
 
 def clear(cache: Path, *, older_than_days: float | None = None) -> list[Entry]:
-    """Remove everything, or what was not used for so many days; gives the entries that were removed."""
+    """Remove everything, or what was not used for so many days; gives what was removed as ``shrink`` does."""
     before = time.time() - older_than_days * 86_400 if older_than_days is not None else None
     removed = []
-    for entry in entries(cache):
+    for entry in _unread(cache):
         if (before is None or entry.used < before) and not _is_being_written(entry) and remove(entry.path):
             removed.append(entry)
     for name in _NOTES:
@@ -134,21 +133,31 @@ def notes_bytes(cache: Path) -> int:
     return sum(file.stat().st_size for name in (*_NOTES, *_MODELS) for file in _files(cache / name))
 
 
+def _unread(cache: Path) -> list[Entry]:
+    """What is cached, the entry used last first, as far as names and sizes of files say it."""
+    found = (_entry(path) for path in sorted(_members(cache / _PROGRAMS)))
+    return sorted((entry for entry in found if entry is not None), key=lambda entry: -entry.used)
+
+
 def _entry(path: Path) -> Entry | None:
     try:
         nbytes = sum(file.stat().st_size for file in _files(path))
         used = path.stat().st_mtime
     except OSError:
         return None  # removed by another process while it was looked at
-    key = finished_name(path)
-    if is_partial(path):
-        return Entry(key=key, path=path, nbytes=nbytes, used=used, fault="unfinished")
+    fault = "unfinished" if is_partial(path) else ""
+    return Entry(key=finished_name(path), path=path, nbytes=nbytes, used=used, fault=fault)
+
+
+def _described(entry: Entry) -> Entry:
+    """``entry`` with what its card says."""
+    if entry.fault:
+        return entry
     try:
-        card = read_card(path)
+        card = read_card(entry.path)
     except CacheIRError as error:
-        return Entry(key=key, path=path, nbytes=nbytes, used=used, fault=str(error))
-    model = card.model.name or card.model.label
-    return Entry(key=key, path=path, nbytes=nbytes, used=used, model=model, target=card.target, core=card.core)
+        return replace(entry, fault=str(error))
+    return replace(entry, model=card.model.name or card.model.label, target=card.target, core=card.core)
 
 
 def _members(folder: Path) -> list[Path]:
