@@ -193,3 +193,12 @@ def test_pairing_says_what_it_found_in_every_graph(
     records = records_of(tiny(family), tmp_path / "out", passes=("fuse-horizontal",))
     assert bool(changed(records, "fuse-horizontal")) == finds
     assert any("no two small ops of one kind" in record.notes for record in records)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "qwen2_moe"])
+def test_no_pass_is_silent_about_any_graph(family: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    wanted = ("fuse-horizontal", "fuse-norm-swiglu", "hardware-hints", "split-layer{layer=1}", "inline-layers")
+    records = records_of(tiny(family), tmp_path / "out", passes=wanted)
+    core = {item.spec.name for item in default().passes.contributions if item.plugin.name == "core"}
+    assert core <= {record.name for record in records}
+    assert [(record.name, record.graph) for record in records if not record.notes] == []

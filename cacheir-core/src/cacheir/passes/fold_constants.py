@@ -60,7 +60,10 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
         context.note(f"folded {op.name} {op.results[0]}")
         return folded
 
-    return context.rewrite(graph, rule)
+    after = context.rewrite(graph, rule)
+    if not context.notes:
+        context.note("no op reads constants alone")
+    return after
 
 
 def _is_small(type_: Type, limit: int) -> bool:
