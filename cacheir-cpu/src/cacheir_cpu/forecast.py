@@ -75,15 +75,9 @@ def _weight_bytes(
 
 def _form_bytes(program: Program, layout: str, recipes: tuple[str, ...]) -> int:
     if not is_own_form(layout):
-        return sum(4 * _elements(program, recipe) for recipe in recipes)
+        return sum(4 * program.weights[recipe].elements for recipe in recipes)
     own: int = resolve(layout).nbytes([program.weights[recipe].type for recipe in recipes])
     return own
-
-
-def _elements(program: Program, recipe: str) -> int:
-    type_ = program.weights[recipe].type
-    assert not isinstance(type_, KVType)
-    return prod(size.constant for size in type_.shape)
 
 
 def _pool_bytes(kind: KVType, pages: int, options: ExecutorOptions) -> int:

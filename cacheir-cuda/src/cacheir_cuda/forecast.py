@@ -90,7 +90,7 @@ def _most_rows(program: Program, mode: str) -> int:
 
 def _bytes(program: Program, layout: str, recipes: tuple[str, ...], own: CudaOptions) -> int:
     size = 4 if layout == "f32" or own.cuda_dtype == "float32" else 2
-    elements = sum(_elements(program, recipe) for recipe in recipes)
+    elements = sum(program.weights[recipe].elements for recipe in recipes)
     if layout.startswith("fragments "):  # as many rows, of as many columns as were packed
         elements = elements // _columns(program, recipes[0]) * int(layout.split()[-1])
     return size * elements
@@ -100,12 +100,6 @@ def _columns(program: Program, recipe: str) -> int:
     type_ = program.weights[recipe].type
     assert isinstance(type_, TensorType)
     return int(type_.shape[-1].constant)
-
-
-def _elements(program: Program, recipe: str) -> int:
-    type_ = program.weights[recipe].type
-    assert not isinstance(type_, KVType)
-    return prod(size.constant for size in type_.shape)
 
 
 def _pool_bytes(kind: KVType, pages: int, options: ExecutorOptions) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from math import prod
 
 from cacheir.ir.graph import Module
 from cacheir.ir.types import KVType, Type
@@ -24,6 +25,12 @@ class ProgramWeight:
     recipe: str
     type: Type
     stored: tuple[str, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many it has, however they are stored."""
+        assert not isinstance(self.type, KVType), "a state is no weight"
+        return prod(size.constant for size in self.type.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
