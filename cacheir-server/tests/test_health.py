@@ -9,12 +9,15 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 
+from cacheir.runtime.engine import engine_thread
 from cacheir.testing.fake_model import FakeExecutor
 from cacheir_server.run_server import _listen, _serve
+from cacheir_server.settings import ServerSettings
 
 
 def test_a_stalled_executor_shows_and_an_idle_one_does_not(make):
@@ -34,6 +37,63 @@ def test_a_stalled_executor_shows_and_an_idle_one_does_not(make):
     asker.join(10)
     time.sleep(0.3)  # idle for longer than a step may take
     assert bench.client.get("/health").json()["status"] == "ok"
+
+
+def test_the_bound_of_a_real_server_holds_over_minutes(make, monkeypatch):
+    """With 30 s for a step, as --stall has it: idle minutes are healthy, and a step that stands still shows by 60 s."""
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0], sleep=time.sleep)
+    monkeypatch.setattr(engine_thread, "time", clock)
+    executor = FakeExecutor(run_ahead=False)
+    gate, inside = threading.Event(), threading.Event()
+
+    def fault(step, row):
+        inside.set()
+        return None if gate.wait(60) else "late"
+
+    executor.fault = fault
+    bench = make(executor, settings={"stall_s": ServerSettings(model_name="fake").stall_s})
+    paths = ("/health", "/healthz")
+
+    def answers():
+        return {bench.client.get(path).status_code for path in paths}
+
+    for seconds in (0.0, 29.0, 61.0, 3600.0):
+        passed[0] = seconds
+        assert answers() == {200}, f"idle for {seconds} s"
+    asker = threading.Thread(target=lambda: bench.post("/v1/completions", prompt="a", max_tokens=1))
+    asker.start()
+    assert inside.wait(30)
+    passed[0] += 15.0
+    assert answers() == {200}, "a step may take its time"
+    passed[0] += 45.0  # twice the bound since it began
+    assert answers() == {503} and bench.client.get("/ready").status_code == 503
+    gate.set()
+    asker.join(30)
+    passed[0] += 61.0
+    assert answers() == {200} and bench.client.get("/ready").status_code == 200
+
+
+@pytest.mark.slow
+def test_a_stopped_executor_shows_within_two_bounds_and_a_minute_of_idleness_does_not(make):
+    """The same by the clock on the wall, with 5 s for a step."""
+    executor = FakeExecutor(run_ahead=False)
+    gate = threading.Event()
+    executor.fault = lambda step, row: None if gate.wait(60) else "late"
+    bench = make(executor, settings={"stall_s": 5.0})
+    idle = time.monotonic()
+    while time.monotonic() < idle + 61:
+        assert bench.client.get("/health").status_code == 200
+        time.sleep(1)
+    asker = threading.Thread(target=lambda: bench.post("/v1/completions", prompt="a", max_tokens=1))
+    asker.start()
+    began = time.monotonic()
+    while bench.client.get("/health").status_code == 200 and time.monotonic() < began + 60:
+        time.sleep(0.1)
+    assert time.monotonic() < began + 10
+    gate.set()
+    asker.join(30)
+    assert bench.client.get("/health").status_code == 200
 
 
 def test_a_failed_engine_is_not_healthy(make):
