@@ -303,6 +303,8 @@ SNAPSHOT = {
     "cacheir_request_inference_seconds": ["histogram"],
     "cacheir_request_prompt_tokens": ["histogram"],
     "cacheir_request_generation_tokens": ["histogram"],
+    "cacheir_request_answers": ["histogram"],
+    "cacheir_request_max_tokens": ["histogram"],
     "cacheir_requests": ["counter", "outcome"],
     "cacheir_queue_depth": ["gauge", "state"],
     "cacheir_backpressure_waits": ["counter"],
@@ -351,6 +353,8 @@ SNAPSHOT = {
     "vllm:request_inference_time_seconds": ["histogram"],
     "vllm:request_prompt_tokens": ["histogram"],
     "vllm:request_generation_tokens": ["histogram"],
+    "vllm:request_params_n": ["histogram"],
+    "vllm:request_params_max_tokens": ["histogram"],
 }
 
 
@@ -365,11 +369,23 @@ def test_an_alias_has_the_samples_of_its_original(bench):
         "vllm:e2e_request_latency_seconds": "cacheir_e2e_request_latency_seconds",
         "vllm:request_prompt_tokens": "cacheir_request_prompt_tokens",
         "vllm:request_generation_tokens": "cacheir_request_generation_tokens",
+        "vllm:request_params_n": "cacheir_request_answers",
+        "vllm:request_params_max_tokens": "cacheir_request_max_tokens",
     }.items():
         assert found[theirs] == found[ours] and found[theirs]
     (tokens,) = (value for labels, value in found["vllm:generation_tokens"])
     whole = {labels.get("le"): value for labels, value in found["vllm:request_generation_tokens"]}
     assert (whole["8.0"], whole["4.0"]) == (2, 0) and tokens == 10
+
+
+def test_what_requests_ask_for_is_counted(bench):
+    body = {"prompt": ["a", "b"], "n": 3, "max_tokens": 3, "seed": 1, "ignore_eos": True}
+    assert bench.post("/v1/completions", **body).status_code == 200
+    assert bench.post("/v1/completions", prompt="a", max_tokens=-1).status_code == 400  # it asks the engine for nothing
+    families = text_string_to_metric_families(bench.client.get("/metrics").text)
+    found = {one.name: one.value for family in families for one in family.samples if not one.labels}
+    assert (found["cacheir_request_answers_count"], found["cacheir_request_answers_sum"]) == (1, 6)
+    assert (found["cacheir_request_max_tokens_count"], found["cacheir_request_max_tokens_sum"]) == (6, 18)
 
 
 def test_an_integer_without_end_is_refused_in_words_of_our_own(bench):

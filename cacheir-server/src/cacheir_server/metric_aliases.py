@@ -18,6 +18,8 @@ _HISTOGRAMS: Mapping[str, str] = {
     "cacheir_request_inference_seconds": "request_inference_time_seconds",
     "cacheir_request_prompt_tokens": "request_prompt_tokens",
     "cacheir_request_generation_tokens": "request_generation_tokens",
+    "cacheir_request_answers": "request_params_n",
+    "cacheir_request_max_tokens": "request_params_max_tokens",
 }
 
 

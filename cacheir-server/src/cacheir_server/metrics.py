@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from cacheir.runtime.engine.engine import Engine
-from cacheir.runtime.engine.job import OUTCOMES, Event
+from cacheir.runtime.engine.job import OUTCOMES, Event, Job
 from cacheir.runtime.engine.plan_step import WAIT_REASONS
 from cacheir.runtime.engine.planner import PLAN_ORIGINS
 from cacheir.runtime.engine.prefix_node import MISS_REASONS
@@ -24,6 +24,7 @@ from cacheir_server.metric_aliases import aliases
 
 # Seconds. From a token of a small model on a fast machine to a long prompt on a slow one.
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_ANSWERS = (1, 2, 4, 8, 16, 32, 64)
 _TOKENS = tuple(1 << power for power in range(18))  # of a prompt, or of an answer
 # How a request can end, those included that never reached the engine.
 REQUEST_OUTCOMES = (*OUTCOMES, "refused", "rejected")
@@ -49,7 +50,15 @@ class Metrics(Collector):
         self._inference = histogram("cacheir_request_inference_seconds", "Time from the first step to the last token.")
         self._prompt_tokens = histogram("cacheir_request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
         self._answer_tokens = histogram("cacheir_request_generation_tokens", "Tokens of an answer.", _TOKENS)
+        self._asked_answers = histogram("cacheir_request_answers", "Answers that a request asks for.", _ANSWERS)
+        self._asked_tokens = histogram("cacheir_request_max_tokens", "Tokens that an answer may have.", _TOKENS)
         self.registry.register(self)
+
+    def asked(self, jobs: Sequence[Job]) -> None:
+        """What one request asks for: ``jobs`` are its answers, one for each prompt and choice."""
+        self._asked_answers.observe(len(jobs))
+        for job in jobs:
+            self._asked_tokens.observe(job.sampling.max_tokens or 0)
 
     def observe(self, event: Event) -> None:
         """Takes the times of an answer that ended with a reason of its own."""

@@ -92,6 +92,7 @@ class Service:
     async def start(self, jobs: Sequence[Job]) -> Answers:
         """Queues ``jobs``, all or none."""
         self.check_open()
+        self.metrics.asked(jobs)
         span = current_span()
         observe = self.metrics.observe if span is None else span.observing(jobs, self.metrics.observe)
         answers = Answers(self.thread, jobs, observe)
