@@ -55,7 +55,8 @@ def test_pages_grow_with_what_is_asked_for(tiny: Path, backend: str) -> None:
     plans = planner(tiny, backend)
     one, two = plans.plan(WANTED), plans.plan(replace(WANTED, concurrency=8))
     assert two.forecast.use.kv == 2 * one.forecast.use.kv > 0
-    assert plans.plan(replace(WANTED, kv_dtype="f16")).forecast.use.kv * 2 == one.forecast.use.kv
+    half, whole = (plans.plan(replace(WANTED, kv_dtype=name)).forecast.use.kv for name in ("f16", "f32"))
+    assert half * 2 == whole
     assert set(one.modes) == {"prefill", "decode"}
     assert max(use.arena for use in one.modes.values()) <= one.forecast.use.arena
     assert one.total == one.resident == one.forecast.peak + one.host
@@ -64,7 +65,7 @@ def test_pages_grow_with_what_is_asked_for(tiny: Path, backend: str) -> None:
 
 def test_each_way_to_fit_fits_and_a_little_more_does_not(tiny: Path) -> None:
     plans = planner(tiny, "native")
-    wanted = replace(WANTED, context=512, concurrency=64)
+    wanted = replace(WANTED, context=512, concurrency=64, kv_dtype="f32")
     full = plans.plan(wanted)
     memory = full.total - full.forecast.use.kv // 3
     ways = plans.ways_to_fit(wanted, memory)

@@ -270,6 +270,7 @@ class CompileWork:
                 requests=self.options.passes,
                 skips=self.options.skip_passes,
                 modes=self.modes(model),
+                kv_dtype=self._kv_dtype(),
                 check_text=settings.flag("CACHEIR_CHECK_TEXT"),
                 until=until,
                 until_sites=until_sites,
@@ -277,6 +278,14 @@ class CompileWork:
             observe=self.installation.observe,
             resume=resume,
         )
+
+    def _kv_dtype(self) -> str:
+        from cacheir.plugins.ref import resolve
+
+        if self.backend.kv_dtype is None or self.options.precise:
+            return "f32"
+        dtype: str = resolve(self.backend.kv_dtype)()
+        return dtype
 
     def schedule(self, module: Module, options: CompileOptions) -> Schedule:
         """One kernel for each op and row class, and the launches over buffers."""

@@ -26,6 +26,7 @@ def cacheir_register_backends() -> Iterator[BackendSpec]:
         executor="cacheir_native.executor:NativeExecutor",
         probe="cacheir_native.probe:why_unavailable",
         instruction_set="cacheir_native.probe:instruction_set",
+        kv_dtype="cacheir_native.probe:kv_dtype",
         memory="cacheir_native.forecast:forecast",
         options="cacheir_native.options:NativeOptions",
     )

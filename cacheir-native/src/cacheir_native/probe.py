@@ -33,6 +33,11 @@ def instruction_set() -> str:
     return name
 
 
+def kv_dtype() -> str:
+    """How keys and values are kept by default: as attention rounds them for its products, which takes nothing away."""
+    return "bf16" if instruction_set() == "avx512_vnni" else "f32"
+
+
 def is_cut_short(path: str) -> bool:
     """Whether an ELF file ends before its segments do: the loader maps such a file, and the process dies in it.
 

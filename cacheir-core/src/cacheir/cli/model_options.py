@@ -19,7 +19,7 @@ PRECISE = typer.Option(
     False, "--precise", help="Take only kernels that compute in f32: slower on some backends, and closest to the model."
 )
 QUANT = typer.Option("", help="Quantise the weights: a quantiser's name, as int8 or int4, or a recipe file (.json).")
-KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default f32.")
+KV_DTYPE = typer.Option("", help="How keys and values are stored: f32, f16, bf16, int8 or fp8; default the backend's.")
 KV_WINDOW = typer.Option(0, min=0, help="Let each token see this many of the latest positions; 0: as the model has it.")
 KV_SINKS = typer.Option(0, min=0, help="Besides a window, let each token see this many of the first positions.")
 CUDA_DTYPE = typer.Option("", help="How the cuda backend holds matrices: bfloat16 (its default), float16 or float32.")

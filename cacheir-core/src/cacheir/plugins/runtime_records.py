@@ -38,6 +38,8 @@ class BackendSpec:
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
     capture_rows: tuple[int, ...] = ()  # row counts of decode for which it records device graphs, () for none
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
+    # How programs that may round keep keys and values where nobody says; None for f32, which --precise always has.
+    kv_dtype: Lazy[Callable[[], str]] | None = None
     memory: Lazy[Callable[[Program, ExecutorOptions, Sequence[int]], MemoryForecast]] | None = None
     rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
     # A frozen dataclass of what ExecutorOptions.extra may hold, whose ``__post_init__`` refuses values by UsageError.
