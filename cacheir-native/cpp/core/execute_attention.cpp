@@ -1,6 +1,7 @@
 // Attention over pages: tasks of a few query rows of one KV head; a step of few queries is split by chunks of keys too.
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/executor.h"
 #include "core/program_check.h"
@@ -55,6 +56,40 @@ struct Plan {
 
 }  // namespace
 
+// Whether the attention that follows a qkv turns and stores the heads of its tasks, which saves a barrier: where each
+// row has one token, and one task all the queries of a KV head.
+bool Executor::attention_turns(const Instruction& i) const {
+  return next < end && next->opcode == Opcode::attention && i.group != kNone && next->q == i.q && next->group == i.group &&
+         next->layer == i.layer && rows == static_cast<int>(r.step_.rows.size()) && i.heads <= i.kv_heads * kExactQueryRows;
+}
+
+// Asks for the pages that this worker's tasks of an attention over rows of one token will read.
+void Executor::ask_for_pages(const Instruction& i) const {
+  constexpr size_t most_bytes = 128 << 10;
+  const KvPool& pool = *r.pools_[static_cast<size_t>(i.group)];
+  const KvLayer kv = pool.layer(static_cast<int>(i.layer));
+  const GroupInputs& inputs = r.step_.groups[static_cast<size_t>(i.group)];
+  const int heads = pool.heads(), total = rows * heads, last = r.pool_.share_begin(worker + 1, total, 1);
+  size_t asked = 0;
+  const auto ask = [&](const uint8_t* from, size_t bytes) {
+    for (size_t j = 0; j < bytes; j += 64) __builtin_prefetch(from + j, 0, 2);
+    asked += bytes;
+  };
+  for (int unit = r.pool_.share_begin(worker, total, 1); unit < last; ++unit) {
+    const size_t row = static_cast<size_t>(rows - 1 - unit / heads);
+    const int position = r.step_.positions[row], window = static_cast<int>(i.window);
+    const int32_t* table = inputs.page_table.data() + row * static_cast<size_t>(inputs.width);
+    const uint8_t* data = kv.data + static_cast<size_t>(unit % heads) * kv.head_stride;
+    for (int p = window > 0 ? std::max(0, position - window + 1) / kv.page_tokens : 0; p <= position / kv.page_tokens; ++p) {
+      if (asked >= most_bytes) return;
+      const uint8_t* page = data + static_cast<size_t>(table[p]) * kv.page_stride;
+      const size_t tokens = std::min(round_up(static_cast<size_t>(position + 1 - p * kv.page_tokens), 16), static_cast<size_t>(kv.page_tokens));
+      ask(page, kv.value_offset / static_cast<size_t>(kv.page_tokens) * tokens);
+      ask(page + kv.value_offset, (kv.key_scale_offset - kv.value_offset) / static_cast<size_t>(kv.page_tokens) * tokens);
+    }
+  }
+}
+
 void Executor::attention(const Instruction& i) {
   const KvPool& pool = *r.pools_[static_cast<size_t>(i.group)];
   const KvLayer kv = pool.layer(static_cast<int>(i.layer));
@@ -74,6 +109,8 @@ void Executor::attention(const Instruction& i) {
   }
   float* scratch = r.scratch_[static_cast<size_t>(worker)];
   float* states = scratch + round_up(attend_scratch_floats(kv.head_dim), 16);
+  float* turned = states + static_cast<size_t>(kExactQueryRows) * state_floats;  // queries, where they are turned here
+  const Instruction* const heads_of = std::exchange(unturned, nullptr);
   Attend task{};
   task.kv = &kv;
   task.window = plan.window;
@@ -90,22 +127,34 @@ void Executor::attention(const Instruction& i) {
     tile = plan.tiles(row) - 1 - number % plan.tiles(row);
   };
 
+  // What is new in a task's step: its queries, and the keys and values of its last chunk.
+  const auto take_heads = [&](int row, int head, bool newest) {
+    if (!heads_of) return;
+    const size_t token = static_cast<size_t>(row), dim = static_cast<size_t>(plan.dim);
+    for (int m = 0; m < task.rows; ++m) {
+      turn(*heads_of, token, head * plan.group + m, turned + static_cast<size_t>(m) * dim);
+      task.q[m] = turned + static_cast<size_t>(m) * dim;
+    }
+    if (newest) store(*heads_of, token, head);
+  };
+
   const bool split = workers() > 1 && chunks > 1 && total < kFewTasks * workers();
   if (!split) {
-    const int grain = std::max(1, std::min(8, total / (8 * workers())));
+    r.pool_.begin_share(worker);
     while (true) {
-      const auto [first, part] = r.pool_.next_piece(total, grain);
+      const auto [first, part] = r.pool_.next_of_share(worker, total, 1, 8);
       if (part == 0) break;
       for (int number = first; number < first + part; ++number) {
         int row, head, tile;
         locate(number, row, head, tile);
         const int query = plan.describe(row, head, tile, task);
+        take_heads(row, head, true);
         for (int m = 0; m < task.rows; ++m) clear_state(task.state[m] = states + static_cast<size_t>(m) * state_floats, padded);
         r.table_.attend(&task);
         for (int m = 0; m < task.rows; ++m) r.table_.finish_state(task.state[m], plan.out + plan.offset(row, head, query + m), kv.head_dim);
       }
     }
-    r.pool_.barrier(next_weights());
+    r.pool_.barrier();
     return;
   }
 
@@ -113,14 +162,16 @@ void Executor::attention(const Instruction& i) {
   const auto state_of = [&](int number, int chunk, int m) {
     return r.partials_ + (static_cast<size_t>(number * chunks + chunk) * kRoundedQueryRows + static_cast<size_t>(m)) * state_floats;
   };
+  r.pool_.begin_share(worker);
   while (true) {
-    const auto [unit, part] = r.pool_.next_piece(total * chunks, 1);
+    const auto [unit, part] = r.pool_.next_of_share(worker, total * chunks, 1, 1);
     if (part == 0) break;
     const int number = unit / chunks, chunk = unit % chunks;
     int row, head, tile;
     locate(number, row, head, tile);
     plan.describe(row, head, tile, task);
     if (chunk < task.first_chunk || chunk >= task.last_chunk) continue;
+    take_heads(row, head, chunk + 1 == task.last_chunk);
     task.first_chunk = chunk;
     task.last_chunk = chunk + 1;
     for (int m = 0; m < task.rows; ++m) clear_state(task.state[m] = state_of(number, chunk, m), padded);
@@ -137,7 +188,7 @@ void Executor::attention(const Instruction& i) {
       r.table_.finish_state(states, plan.out + plan.offset(row, head, query + m), kv.head_dim);
     }
   }
-  r.pool_.barrier(next_weights());
+  r.pool_.barrier();
 }
 
 }  // namespace cacheir

@@ -66,29 +66,8 @@ void Executor::stack(const Instruction& i, int n, float* out, const float* resid
         last -= m.panels;
       }
     });
-    r.pool_.barrier(end == w.parts.size() ? next_weights() : Ahead{});
+    r.pool_.barrier();
   }
-}
-
-Ahead Executor::next_weights() const {
-  constexpr int few_rows = 16, far = 2;
-  constexpr size_t most_bytes = 64 << 10;
-  if (rows > few_rows) return {};
-  for (const Instruction* i = next; i < end && i < next + far; ++i) {
-    if (i->weight == kNone) continue;
-    const Weight& w = r.weights_[static_cast<size_t>(i->weight)];
-    int panels = 0, step = 1;
-    for (size_t p = 0; p < (w.pair ? 1 : w.parts.size()) && w.kinds[p] == w.kinds[0]; ++p) {
-      panels += w.parts[p].panels;
-      step = std::max(step, panel_step(w.parts[p]));
-    }
-    int first = r.pool_.share_begin(worker, panels, step);
-    for (const Matrix& m : w.parts) {
-      if (first < m.panels) return {m.data + static_cast<size_t>(first) * m.stride, std::min(most_bytes, static_cast<size_t>(m.panels - first) * m.stride)};
-      first -= m.panels;
-    }
-  }
-  return {};
 }
 
 void Executor::linear(const Instruction& i) {
@@ -97,49 +76,55 @@ void Executor::linear(const Instruction& i) {
 
 void Executor::qkv(const Instruction& i) {
   if (rows == 0) return;
-  const size_t stride = static_cast<size_t>(r.weights_[static_cast<size_t>(i.weight)].rows);
+  const bool later = attention_turns(i);
+  if (later) ask_for_pages(*next);
   stack(i, rows, r.qkv_, nullptr);
-  turn_and_store(i, stride);
-  r.pool_.barrier(next_weights());
+  unturned = later ? &i : nullptr;
+  if (later) return;
+  turn_and_store(i);
+  r.pool_.barrier();
 }
 
 // Heads of q, k and v: turned by rope, q into its place, k and v into theirs or into the pool.
-void Executor::turn_and_store(const Instruction& i, size_t stride) {
-  const size_t dim = static_cast<size_t>(i.head_dim);
-  const int heads = static_cast<int>(i.heads), kv_heads = static_cast<int>(i.kv_heads), units = heads + kv_heads;
-  const Rope how{nullptr, nullptr, static_cast<int>(i.dims), static_cast<int>(i.interleaved), 1, static_cast<int>(i.head_dim)};
+void Executor::turn_and_store(const Instruction& i) {
+  const size_t dim = static_cast<size_t>(i.head_dim), heads = static_cast<size_t>(i.heads);
+  const int kv_heads = static_cast<int>(i.kv_heads), units = static_cast<int>(i.heads) + kv_heads;
   const int total = rows * units, k = workers();
   const int first = static_cast<int>(int64_t{total} * worker / k), last = static_cast<int>(int64_t{total} * (worker + 1) / k);
-  KvLayer kv{};
-  if (i.group != kNone) kv = r.pools_[static_cast<size_t>(i.group)]->layer(static_cast<int>(i.layer));
   for (int u = first; u < last; ++u) {
     const size_t t = static_cast<size_t>(u / units);
     const int h = u % units;
-    float* part = r.qkv_ + t * stride + static_cast<size_t>(h) * dim;
-    const size_t half = static_cast<size_t>(i.dims / 2);
-    const auto turn = [&](float* out) {
-      if (i.cos == kNone) std::memcpy(out, part, dim * 4);
-      else r.table_.rope(part, out, at(i.cos) + t * half, at(i.sin) + t * half, &how);
-    };
-    if (h < heads) {
-      turn(at(i.q) + (t * static_cast<size_t>(heads) + static_cast<size_t>(h)) * dim);
-      continue;
-    }
-    const int head = h - heads;
-    const float* v = part + static_cast<size_t>(kv_heads) * dim;
-    float* k_out = r.scratch_[static_cast<size_t>(worker)];
-    if (i.group == kNone) {
-      const size_t to = (t * static_cast<size_t>(kv_heads) + static_cast<size_t>(head)) * dim;
-      turn(at(i.k) + to);
-      std::memcpy(at(i.v) + to, v, dim * 4);
-      continue;
-    }
-    turn(k_out);
-    KvLayer one = kv;
-    one.data += static_cast<size_t>(head) * kv.head_stride;
-    const AppendKv append{&one, k_out, v, 0, 1, r.step_.groups[static_cast<size_t>(i.group)].slots.data() + t, 0, 1};
-    r.table_.append_kv(&append);
+    if (h < static_cast<int>(heads)) turn(i, t, h, at(i.q) + (t * heads + static_cast<size_t>(h)) * dim);
+    else store(i, t, h - static_cast<int>(heads));
   }
+}
+
+// Head `head` of a token's q, then of its k: turned by rope where there is one.
+void Executor::turn(const Instruction& i, size_t token, int head, float* out) const {
+  const size_t dim = static_cast<size_t>(i.head_dim), half = static_cast<size_t>(i.dims / 2);
+  const float* part = r.qkv_ + token * static_cast<size_t>(r.weights_[static_cast<size_t>(i.weight)].rows) + static_cast<size_t>(head) * dim;
+  const Rope how{nullptr, nullptr, static_cast<int>(i.dims), static_cast<int>(i.interleaved), 1, static_cast<int>(i.head_dim)};
+  if (i.cos == kNone) std::memcpy(out, part, dim * 4);
+  else r.table_.rope(part, out, at(i.cos) + token * half, at(i.sin) + token * half, &how);
+}
+
+// A KV head of a token, turned, into the pool or into the places of k and v.
+void Executor::store(const Instruction& i, size_t token, int head) const {
+  const size_t dim = static_cast<size_t>(i.head_dim), kv_heads = static_cast<size_t>(i.kv_heads), h = static_cast<size_t>(head);
+  const int k_head = static_cast<int>(i.heads) + head;
+  const float* v = r.qkv_ + token * static_cast<size_t>(r.weights_[static_cast<size_t>(i.weight)].rows) + (static_cast<size_t>(k_head) + kv_heads) * dim;
+  if (i.group == kNone) {
+    const size_t to = (token * kv_heads + h) * dim;
+    turn(i, token, k_head, at(i.k) + to);
+    std::memcpy(at(i.v) + to, v, dim * 4);
+    return;
+  }
+  float* k = r.scratch_[static_cast<size_t>(worker)];
+  turn(i, token, k_head, k);
+  KvLayer kv = r.pools_[static_cast<size_t>(i.group)]->layer(static_cast<int>(i.layer));
+  kv.data += h * kv.head_stride;
+  const AppendKv append{&kv, k, v, 0, 1, r.step_.groups[static_cast<size_t>(i.group)].slots.data() + token, 0, 1};
+  r.table_.append_kv(&append);
 }
 
 void Executor::swiglu(const Instruction& i) {
@@ -152,7 +137,7 @@ void Executor::swiglu(const Instruction& i) {
   share(w.parts[0].panels, panel_step(w.parts[0]), n, [&](int first, int last) {
     r.table_.swiglu(&w.parts[0], &w.parts[1], &x, first, last, &to, bias ? bias + w.rows : nullptr);
   });
-  r.pool_.barrier(next_weights());
+  r.pool_.barrier();
 }
 
 void Executor::head_argmax(const Instruction& i) {

@@ -31,12 +31,17 @@ void Executor::embedding(const Instruction& i) {
     int row = r.step_.tokens[static_cast<size_t>(t)];
     for (const Matrix& m : w.parts) {
       if (row < m.rows) {
+        // A row has a few bytes in every line of its panel.
+        const uint8_t* panel = m.data + static_cast<size_t>(row / kPanelRows) * m.stride;
+        for (size_t j = 0; j < m.stride; j += 64) __builtin_prefetch(panel + j);
         unpack_row(m, row, at(i.out) + static_cast<size_t>(t) * static_cast<size_t>(w.columns));
         break;
       }
       row -= m.rows;
     }
   }
+  // Tables of angles need nothing of this: the other worker makes them meanwhile.
+  if (next < end && next->opcode == Opcode::rope_table) return;
   r.pool_.barrier();
 }
 
@@ -45,7 +50,7 @@ void Executor::rope_table(const Instruction& i) {
   const int half = static_cast<int>(i.dims / 2);
   const float* frequencies = values(i.inverse_frequencies);
   const float magnitude = static_cast<float>(i.magnitude);
-  for (int t = worker; t < rows; t += workers()) {
+  for (int t = workers() - 1 - worker; t < rows; t += workers()) {
     const float position = static_cast<float>(r.step_.positions[static_cast<size_t>(t)]);
     float* cosines = at(i.cos) + static_cast<size_t>(t) * static_cast<size_t>(half);
     float* sines = at(i.sin) + static_cast<size_t>(t) * static_cast<size_t>(half);

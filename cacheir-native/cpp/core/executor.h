@@ -12,6 +12,7 @@ struct Executor {
   const int rows;  // of the section: tokens of main, rows of a head
   const Instruction* next = nullptr;  // what follows, and where that ends
   const Instruction* end = nullptr;
+  const Instruction* unturned = nullptr;  // the qkv whose heads the attention after it turns and stores
 
   void run(const Instruction& i);
 
@@ -22,7 +23,11 @@ struct Executor {
   void stack(const Instruction& i, int n, float* out, const float* residual);
   void linear(const Instruction& i);
   void qkv(const Instruction& i);
-  void turn_and_store(const Instruction& i, size_t stride);
+  void turn_and_store(const Instruction& i);
+  void turn(const Instruction& i, size_t token, int head, float* out) const;
+  void store(const Instruction& i, size_t token, int head) const;
+  bool attention_turns(const Instruction& i) const;
+  void ask_for_pages(const Instruction& attention) const;
   void rope(const Instruction& i);
   void kv_append(const Instruction& i);
   void attention(const Instruction& i);
@@ -44,9 +49,6 @@ struct Executor {
 
   // Calls f(first, last) for parts of [0, total) that are this worker's. `step` is what parts should be multiples of.
   template <class F> void share(int total, int step, int n, F f);
-
-  // The weights that this worker reads first in the next product, where that reads them for a few rows alone.
-  Ahead next_weights() const;
 };
 
 template <class F> void Executor::share(int total, int step, int n, F f) {
@@ -55,8 +57,8 @@ template <class F> void Executor::share(int total, int step, int n, F f) {
     return;
   }
   // Few rows go through many panels in no time; many rows stay with one for long.
-  constexpr int few_rows = 16, most = 32, parts = 6;
-  const int grain = n > few_rows ? step : std::clamp(total / (parts * workers()) / step, 1, most / step) * step;
+  constexpr int few_rows = 16, most = 32;
+  const int grain = n > few_rows ? step : std::max(step, most);
   r.pool_.begin_share(worker);
   while (true) {
     const auto [first, count] = r.pool_.next_of_share(worker, total, step, grain);

@@ -19,7 +19,6 @@ namespace cacheir {
 namespace {
 
 constexpr double kSpinSeconds = 30e-6;
-constexpr size_t kAskedBefore = 4096;  // bytes of the next phase that are asked for before waiting
 
 inline void pause() { __builtin_ia32_pause(); }
 inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
@@ -128,14 +127,12 @@ void ThreadPool::loop(int worker) {
   }
 }
 
-void ThreadPool::barrier(Ahead ahead) {
+void ThreadPool::barrier() {
   if (threads_ == 1) {
     piece_[0].value.store(0, std::memory_order_relaxed);
     return;
   }
   const uint32_t phase = phase_.value.load(std::memory_order_relaxed);
-  const size_t at_once = std::min(ahead.bytes, kAskedBefore);
-  for (size_t i = 0; i < at_once; i += 64) __builtin_prefetch(ahead.data + i);
   if (arrived_.value.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(threads_)) {
     arrived_.value.store(0, std::memory_order_relaxed);
     piece_[phase & 1].value.store(0, std::memory_order_relaxed);
@@ -143,7 +140,7 @@ void ThreadPool::barrier(Ahead ahead) {
     wake(phase_, phase_sleepers_);
     return;
   }
-  wait_while(phase_, phase, phase_sleepers_, {ahead.data + at_once, ahead.bytes - at_once});
+  wait_while(phase_, phase, phase_sleepers_);
 }
 
 ThreadPool::Piece ThreadPool::next_piece(int total, int grain) {
@@ -166,7 +163,8 @@ ThreadPool::Piece ThreadPool::next_of_share(int worker, int total, int step, int
       int first = stale ? share_begin(owner, total, step) : static_cast<int>(held >> 28 & mask);
       int last = stale ? share_begin(owner + 1, total, step) : static_cast<int>(held & mask);
       if (first >= last && !stale) break;
-      const int count = std::max(0, std::min(grain, last - first));
+      const int third = (last - first) / (3 * step) * step;
+      const int count = std::max(0, std::min({grain, std::max(step, third), last - first}));
       Piece piece{first, count};
       if (i == 0) first += count;
       else piece.first = last -= count;
@@ -179,14 +177,8 @@ ThreadPool::Piece ThreadPool::next_of_share(int worker, int total, int step, int
   return {total, 0};
 }
 
-void ThreadPool::wait_while(Word& word, uint32_t value, Word& sleepers, Ahead ahead) {
+void ThreadPool::wait_while(Word& word, uint32_t value, Word& sleepers) {
   if (word.value.load(std::memory_order_acquire) != value) return;
-  for (size_t i = 0; i < ahead.bytes; i += 128) {
-    __builtin_prefetch(ahead.data + i, 0, 2);
-    __builtin_prefetch(ahead.data + i + 64, 0, 2);
-    if (word.value.load(std::memory_order_acquire) != value) return;
-    pause();
-  }
   const uint64_t begin = ticks();
   do {
     for (int i = 0; i < 16; ++i) {

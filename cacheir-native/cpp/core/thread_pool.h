@@ -13,12 +13,6 @@ namespace cacheir {
 // CACHEIR_THREADS is no positive number.
 int default_threads();
 
-// Memory that a worker will read first in the next phase: what it asks for while it waits, and a little before.
-struct Ahead {
-  const uint8_t* data = nullptr;
-  size_t bytes = 0;
-};
-
 class ThreadPool {
  public:
   // `pin` binds each worker, and the caller while it is inside run(), to a CPU of its own.
@@ -33,7 +27,7 @@ class ThreadPool {
   void run(void (*work)(void*, int), void* context);
 
   // For code inside run(): waits until all workers are here.
-  void barrier(Ahead ahead = {});
+  void barrier();
 
   // For code inside run(): the next piece of shared work [first, first + count) of a phase, count 0 when none is left.
   // Every worker calls it until then with equal `total` and `grain`; a barrier, or the end of run(), must follow before the next phase.
@@ -44,6 +38,7 @@ class ThreadPool {
 
   // The same, of worker's own even share of [0, total) first and from its front on, so that it walks through memory in
   // order, then from the back of what others have left: a worker whose CPU is taken away holds nobody up for long.
+  // A piece is a third of what is left of a share, at most `grain`: large ones first, small ones so that all end together.
   // Shares are multiples of `step`, total is below 2^28; every worker calls begin_share first and takes all it gets.
   void begin_share(int worker) { ++ranges_[static_cast<size_t>(worker)].shares; }
   Piece next_of_share(int worker, int total, int step, int grain);
@@ -63,7 +58,7 @@ class ThreadPool {
     std::atomic<uint32_t> value{0};
   };
   void loop(int worker);
-  void wait_while(Word& word, uint32_t value, Word& sleepers, Ahead ahead = {});
+  void wait_while(Word& word, uint32_t value, Word& sleepers);
   static void wake(Word& word, Word& sleepers);
   void bind_to_cpu(int worker);
 

@@ -48,7 +48,7 @@ void shares(void* context, int worker) {
       for (int i = first; i < first + count; ++i) ++s.counts[static_cast<size_t>(i)];
     }
     if (s.pool->share_begin(n, total, step) != total || s.pool->share_begin(0, total, step) != 0) ++s.wrong;
-    s.pool->barrier({reinterpret_cast<const uint8_t*>(s.counts.data()), s.counts.size() * sizeof(int)});
+    s.pool->barrier();
   }
 }
 
