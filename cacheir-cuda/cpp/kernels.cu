@@ -3,27 +3,31 @@
 #include "row_kernels.cuh"
 #include "wmma_product.cuh"
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(const __grid_constant__ NormArguments a) { norm_row(a); }
+#define NORM(NAME, TYPE) \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) NAME(const __grid_constant__ NormArguments a) { norm_row<TYPE>(a); }
+NORM(rms_norm, f32)
+NORM(rms_norm_f16, f16)
+NORM(rms_norm_bf16, bf16)
 extern "C" __global__ void __launch_bounds__(GATE_THREADS) swiglu(const __grid_constant__ GateArguments a) { gate_values(a); }
 
-// M rows and N columns of the result a block, K at a time; warps along each; stages of K that are under way.
-typedef Tile<16, 16, 128, 1, 1, 4, 4> few_rows;
-typedef Tile<64, 64, 64, 4, 2, 1, 4> some_rows;
-typedef Tile<128, 128, 64, 2, 4, 1, 3> many_rows;
-
-#define PRODUCT(ROWS, TYPE)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(ROWS::THREADS) linear_##ROWS##_##TYPE(const __grid_constant__ ProductArguments a) { \
-    product<TYPE, ROWS, Plain>(a);                                                                                 \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(ROWS::THREADS) gated_##ROWS##_##TYPE(const __grid_constant__ ProductArguments a) {  \
-    product<TYPE, ROWS, Gated>(a);                                                                                 \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(ROWS::THREADS) qkv_##ROWS##_##TYPE(const __grid_constant__ ProductArguments a) {    \
-    product<TYPE, ROWS, Turned>(a);                                                                                \
+// M rows and N columns of the result a block, K at a time; ALONG_M, .._N, .._K warps along each; STAGES of K under way.
+#define PRODUCT(OP, KIND, TYPE, M, N, K, ALONG_M, ALONG_N, ALONG_K, WARPS, STAGES)                                 \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32)                                                         \
+      OP##_m##M##_n##N##_k##K##_w##WARPS##_d##ALONG_K##_s##STAGES##_##TYPE(const __grid_constant__ ProductArguments a) { \
+    static_assert(ALONG_M * ALONG_N * ALONG_K == WARPS, "warps");                                                  \
+    product<TYPE, Tile<M, N, K, ALONG_M, ALONG_N, ALONG_K, STAGES>, KIND>(a);                                      \
   }
-#define PRODUCTS(TYPE) PRODUCT(few_rows, TYPE) PRODUCT(some_rows, TYPE) PRODUCT(many_rows, TYPE)
-PRODUCTS(f16)
-PRODUCTS(bf16)
+// Few rows, some, many.  Where each row is read by few blocks it is normed on its way in; other rows are normed before.
+#define PRODUCTS(OP, FEW, OTHER, TYPE)                  \
+  PRODUCT(OP, FEW, TYPE, 16, 16, 256, 1, 1, 8, 8, 4)    \
+  PRODUCT(OP, OTHER, TYPE, 64, 32, 128, 2, 1, 4, 8, 3)  \
+  PRODUCT(OP, OTHER, TYPE, 128, 128, 64, 2, 2, 1, 4, 3)
+#define ALL_PRODUCTS(TYPE)               \
+  PRODUCTS(linear, Plain, Plain, TYPE)   \
+  PRODUCTS(gated, Gated, Gated, TYPE)    \
+  PRODUCTS(qkv, Turned<true>, Turned<false>, TYPE)
+ALL_PRODUCTS(f16)
+ALL_PRODUCTS(bf16)
 
 #define PAGED(TYPE, LANES, GROUP)                                                                                  \
   extern "C" __global__ void __launch_bounds__(PAGED_THREADS)                                                      \

@@ -139,9 +139,11 @@ template <typename T, int LANES, int GROUP> __device__ __forceinline__ void page
 __device__ __forceinline__ void reduce_parts(const PagedArguments &a) {
   const float *parts = a.parts + (size_t)blockIdx.x * a.splits * (a.dim + 2);
   float most = -INFINITY;
+#pragma unroll 8
   for (int part = 0; part < a.splits; part++) most = fmaxf(most, parts[(size_t)part * (a.dim + 2) + a.dim]);
   for (int d = threadIdx.x; d < a.dim; d += PAGED_THREADS) {
     float total = 0, made = 0;
+#pragma unroll 8
     for (int part = 0; part < a.splits; part++) {
       const float *place = parts + (size_t)part * (a.dim + 2);
       const float kept = shrink(place[a.dim], most);

@@ -17,6 +17,7 @@ template <int LANES> __device__ __forceinline__ float warp_sum(float value) {
 __device__ __forceinline__ float silu(float x) { return x / (1.f + expf(-x)); }
 
 template <typename T> __device__ __forceinline__ T rounded(float x);
+template <> __device__ __forceinline__ f32 rounded<f32>(float x) { return x; }
 template <> __device__ __forceinline__ f16 rounded<f16>(float x) { return __float2half_rn(x); }
 template <> __device__ __forceinline__ bf16 rounded<bf16>(float x) { return __float2bfloat16_rn(x); }
 

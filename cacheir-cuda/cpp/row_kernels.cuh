@@ -6,7 +6,7 @@ constexpr int NORM_THREADS = 256, GATE_THREADS = 256;
 
 struct NormArguments {
   const float *x, *weight;
-  float *out;
+  void *out;  // float32, or the 16 bits that a product reads
   int width;
   float eps;
 };
@@ -25,10 +25,16 @@ template <int THREADS> __device__ __forceinline__ float block_sum(float value) {
 
 __device__ __forceinline__ bool aligned(const void *pointer) { return (size_t)pointer % 16 == 0; }
 
+__device__ __forceinline__ void store_four(f32 *at, float4 v) { *(float4 *)at = v; }
+template <typename T> __device__ __forceinline__ void store_four(T *at, float4 v) {
+  __align__(8) const T made[4] = {rounded<T>(v.x), rounded<T>(v.y), rounded<T>(v.z), rounded<T>(v.w)};
+  *(uint2 *)at = *(const uint2 *)made;
+}
+
 // A block a row: out = x / sqrt(mean(x^2) + eps) * weight.  Zhang and Sennrich 2019, arXiv:1910.07467.
-__device__ __forceinline__ void norm_row(const NormArguments &a) {
+template <typename T> __device__ __forceinline__ void norm_row(const NormArguments &a) {
   const float *x = a.x + (size_t)blockIdx.x * a.width;
-  float *out = a.out + (size_t)blockIdx.x * a.width;
+  T *out = (T *)a.out + (size_t)blockIdx.x * a.width;
   // Each row begins at a multiple of the width, so that has to be whole too.
   const int fours = a.width % 4 == 0 && aligned(a.x) && aligned(a.weight) && aligned(a.out) ? a.width / 4 : 0;
   float squares = 0;
@@ -40,9 +46,9 @@ __device__ __forceinline__ void norm_row(const NormArguments &a) {
   const float scale = 1.f / sqrtf(block_sum<NORM_THREADS>(squares) / a.width + a.eps);
   for (int i = threadIdx.x; i < fours; i += NORM_THREADS) {
     const float4 v = ((const float4 *)x)[i], w = ((const float4 *)a.weight)[i];
-    ((float4 *)out)[i] = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+    store_four(out + 4 * i, make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
   }
-  for (int i = 4 * fours + threadIdx.x; i < a.width; i += NORM_THREADS) out[i] = x[i] * scale * a.weight[i];
+  for (int i = 4 * fours + threadIdx.x; i < a.width; i += NORM_THREADS) out[i] = rounded<T>(x[i] * scale * a.weight[i]);
 }
 
 struct GateArguments {

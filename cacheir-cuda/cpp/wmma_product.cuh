@@ -5,14 +5,14 @@
 // which row of the matrix column n of the product belongs, and what becomes of neighbouring columns 2 i and 2 i + 1:
 //   Plain   n itself; stored
 //   Gated   row i of gate and row i of up; silu(gate) * up
-//   Turned  x is float32 and normed by row; the two elements of a head that are turned together (RoPE)
+//   Turned  the two elements of a head that are turned together (RoPE); with NORMED x is float32 and normed by row here
 #pragma once
 #include <cuda_pipeline.h>
 #include <mma.h>
 #include "plain_types.cuh"
 
 struct ProductArguments {
-  const void *x;  // 16 bits; float32 for Turned
+  const void *x;  // 16 bits; float32 where it is normed here
   const void *matrix;
   const float *bias;  // [columns], or null
   float *out;         // [rows, columns]; Gated [rows, columns / 2]; Turned q [rows, heads, dim]
@@ -52,8 +52,8 @@ struct Gated {
   }
 };
 
-struct Turned {
-  static constexpr bool NORMED = true;
+template <bool NORMED_HERE> struct Turned {
+  static constexpr bool NORMED = NORMED_HERE;
   // Within a head: elements that are turned together lie side by side, those behind the turned ones stay.
   static __device__ __forceinline__ int element(const ProductArguments &a, int n) {
     return a.halves && n < 2 * a.half ? n / 2 + (n % 2 ? a.half : 0) : n;
@@ -95,12 +95,18 @@ __device__ __forceinline__ void norm_rows(T *target, const ProductArguments &a, 
   for (int piece = threadIdx.x; piece < COUNT * PIECES; piece += THREADS) {
     const int i = piece / PIECES, k = column + piece % PIECES * 8, row = first + i;
     __align__(16) T made[8];
-    const bool there = row < a.rows && k < a.width;
-#pragma unroll
-    for (int e = 0; e < 8; e++) {
-      const float x = there ? ((const float *)a.x)[(size_t)row * a.width + k + e] * scale[i] * a.norm[k + e] : 0.f;
-      made[e] = rounded<T>(x);
+    Eight<f32> x, weight;
+    x.zero();
+    weight.zero();
+    if (row < a.rows && k < a.width) {
+      x.load((const float *)a.x + (size_t)row * a.width + k);
+      weight.load(a.norm + k);
     }
+    float given[8], by[8];
+    x.floats(given);
+    weight.floats(by);
+#pragma unroll
+    for (int e = 0; e < 8; e++) made[e] = rounded<T>(given[e] * scale[i] * by[e]);
     *(uint4 *)(target + i * PITCH + piece % PIECES * 8) = *(const uint4 *)made;
   }
 }
@@ -118,9 +124,10 @@ template <typename T, typename Of, typename Op> __device__ __forceinline__ void 
     for (int i = warp; i < Of::M; i += Of::THREADS / 32) {
       float squares = 0;
       if (first_row + i < a.rows)
-        for (int k = threadIdx.x % 32; k < a.width; k += 32) {
-          const float x = ((const float *)a.x)[(size_t)(first_row + i) * a.width + k];
-          squares += x * x;
+#pragma unroll 4
+        for (int k = threadIdx.x % 32 * 4; k < a.width; k += 128) {
+          const float4 x = *(const float4 *)((const float *)a.x + (size_t)(first_row + i) * a.width + k);
+          squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
         }
       squares = warp_sum<32>(squares);
       if (threadIdx.x % 32 == 0) scale[i] = 1.f / sqrtf(squares / a.width + a.eps);

@@ -114,6 +114,10 @@ class TestBlockKernels(TestTritonKernels):
 
     plugin = "cacheir_cuda_block_on_arrays"
 
+    def tolerance(self, kernel: KernelSpec, dtype: str) -> float:
+        """Attention rounds queries to the pages' 16 bits."""
+        return 2e-2 if kernel.numerics == "16-bit-attention" else super().tolerance(kernel, dtype)
+
 
 class TestFixedKernels(TestTritonKernels):
     """Those of ``--batch-invariant``, in the same interpreter."""

@@ -49,7 +49,7 @@ def paged_attention_decode_reduced(
 
 
 def splits_of(blocks: int, keys: int) -> int:
-    """In how many parts up to ``keys`` keys of ``blocks`` pairs of a row and a KV head are taken: a GPU shall be full."""
+    """In how many parts ``blocks`` pairs of a row and a KV head take up to ``keys`` keys, so that a GPU is full."""
     return max(2, min(MOST_SPLITS, _BLOCKS // max(1, blocks), keys // _FEWEST_KEYS))
 
 

@@ -11,21 +11,26 @@ from torch import Tensor
 from cacheir.errors import UsageError
 from cacheir_cuda.compiled import arguments
 from cacheir_cuda.compiled.launching import launch
+from cacheir_cuda.compiled.rows import norm_rows
 
 NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """A typedef of ``cpp/kernels.cu``: ``rows`` and ``columns`` of the result a block, and what that takes."""
+    """A tile of ``cpp/kernels.cu``: ``rows`` and ``columns`` of the result a block, and what that takes."""
 
-    name: str
     rows: int
     columns: int
     depth: int
     warps: int
     warps_of_depth: int
     stages: int
+
+    @property
+    def name(self) -> str:
+        """As the kernels of this tile are named, so that none is launched as what it is not."""
+        return f"m{self.rows}_n{self.columns}_k{self.depth}_w{self.warps}_d{self.warps_of_depth}_s{self.stages}"
 
     @property
     def shared_bytes(self) -> int:
@@ -35,11 +40,11 @@ class RowTile:
 
 
 TILES = (
-    RowTile("few_rows", 16, 16, 128, 4, 4, 4),
-    RowTile("some_rows", 64, 64, 64, 8, 1, 4),
-    RowTile("many_rows", 128, 128, 64, 8, 1, 3),
+    RowTile(16, 16, 256, 8, 8, 4),
+    RowTile(64, 32, 128, 8, 4, 3),
+    RowTile(128, 128, 64, 4, 1, 3),
 )
-_FEW, _SOME = 32, 256
+_FEW, _SOME = 16, 128
 
 
 def tile_of(rows: int) -> RowTile:
@@ -71,6 +76,10 @@ def fused_rmsnorm_qkv_rope(
 ) -> None:
     """x [T, H], norm [H], stacked rows, cos and sin [T, dims / 2] -> q [T, N, D], k and v [T, K, D]."""
     q, k, v = out
+    if stacked.dtype in NAMES and tile_of(len(x)) is not TILES[0]:  # each row is read by many blocks: normed once
+        narrow = torch.empty_like(x, dtype=stacked.dtype)
+        norm_rows(x, norm, eps, narrow)
+        x = narrow
     _product(
         "qkv", x, stacked, _joined(biases), q, stacked.shape[0], norm=norm.data_ptr(), cos=cos.data_ptr(),
         sin=sin.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), heads=q.shape[1], kv_heads=k.shape[1], dim=q.shape[2],
@@ -85,7 +94,7 @@ def _product(op: str, x: Tensor, matrix: Tensor, bias: Tensor | None, out: Tenso
             hint="leave out --cuda-dtype float32",
         )
     rows, width = x.shape
-    given_x = x if "norm" in given else x.to(matrix.dtype)  # the kernel rounds what it norms
+    given_x = x if "norm" in given else x.to(matrix.dtype)  # what is normed is rounded there
     tile = tile_of(rows)
     filled = arguments.Product(
         x=given_x.data_ptr(), matrix=matrix.data_ptr(), bias=0 if bias is None else bias.data_ptr(), out=out.data_ptr(),

@@ -74,8 +74,12 @@ def fused_rmsnorm_qkv_rope(
 def paged_attention_decode(
     q: Tensor, kv: Pool, page_table: Tensor, positions: Tensor, lengths: Tensor, *, out: Tensor, **named: Any
 ) -> None:
-    """q [T, N, D], page_table [T, M], positions [T] -> out [T, N, D]; keys split by rows and pages, on tensor cores."""
-    triton_paged.decode(q, kv, page_table, positions, **named, out=out)
+    """q [T, N, D], page_table [T, M], positions [T] -> out [T, N, D]; keys split by rows and pages, on tensor cores.
+
+    Queries are rounded to the pages' 16 bits before, as a block has them.
+    """
+    narrow = kv.storage.dtype in (torch.float16, torch.bfloat16)
+    triton_paged.decode(q.to(kv.storage.dtype) if narrow else q, kv, page_table, positions, **named, out=out)
 
 
 def _parts(x: Tensor, weight: Tensor) -> Tensor:

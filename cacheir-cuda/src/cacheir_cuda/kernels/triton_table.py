@@ -20,6 +20,7 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("linear", "triton_tiles:matmul", LINEAR_LAYOUTS, "matmul", 0),
     ("fused_qkv", "triton_products:fused_qkv", QKV_LAYOUTS, "rows", 1),
     ("fused_swiglu", "triton_products:fused_swiglu", SWIGLU_LAYOUTS, "rows", 1),
+    ("fused_rmsnorm_qkv_rope", "triton_parts:fused_rmsnorm_qkv_rope", NORM_QKV_LAYOUTS, "rows", 0),
     ("head_argmax", "triton_tiles:head_argmax", LINEAR_LAYOUTS, "rows", 0),
     ("paged_attention_decode", "triton_attention:paged_attention_decode", (), "rows", 0),
     ("sample", "triton_sampling:sample", (), "rows", 0),
@@ -32,7 +33,6 @@ _BLOCK_KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("linear", "triton_parts:linear", LINEAR_LAYOUTS, "rows", 0),
     ("fused_swiglu", "triton_parts:fused_swiglu", SWIGLU_LAYOUTS, "rows", 0),
     ("add_rms_norm", "triton_parts:add_rms_norm", ("", "", "f32"), "rows", 0),
-    ("fused_rmsnorm_qkv_rope", "triton_parts:fused_rmsnorm_qkv_rope", NORM_QKV_LAYOUTS, "rows", 0),
     ("paged_attention_decode", "triton_parts:paged_attention_decode", (), "rows", 0),
 )
 
@@ -77,6 +77,7 @@ def _record(
         layouts=layouts,
         weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
         row_order=row_order,
+        numerics="16-bit-attention" if place == "triton_parts:paged_attention_decode" else "f32",
         min_rows=2 if refusal == "matmul" else 1,
         max_rows=most,
     )
