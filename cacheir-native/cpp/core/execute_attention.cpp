@@ -57,10 +57,14 @@ struct Plan {
 }  // namespace
 
 // Whether the attention that follows a qkv turns and stores the heads of its tasks, which saves a barrier: where each
-// row has one token, and one task all the queries of a KV head.
+// row has one token, and one task all the queries of a KV head. The tables of angles are then read while it writes, so
+// they must not lie in its result's place: their life ends with the qkv.
 bool Executor::attention_turns(const Instruction& i) const {
-  return next < end && next->opcode == Opcode::attention && i.group != kNone && next->q == i.q && next->group == i.group &&
-         next->layer == i.layer && rows == static_cast<int>(r.step_.rows.size()) && i.heads <= i.kv_heads * kExactQueryRows;
+  if (next >= end || next->opcode != Opcode::attention || i.group == kNone || next->q != i.q || next->group != i.group || next->layer != i.layer)
+    return false;
+  const int64_t out_bytes = 4 * rows * i.heads * i.head_dim, table_bytes = 4 * rows * (i.dims / 2);
+  const auto apart = [&](int64_t table) { return table == kNone || table + table_bytes <= next->out || next->out + out_bytes <= table; };
+  return rows == static_cast<int>(r.step_.rows.size()) && i.heads <= i.kv_heads * kExactQueryRows && apart(i.cos) && apart(i.sin);
 }
 
 // Asks for the pages that this worker's tasks of an attention over rows of one token will read.
