@@ -5,8 +5,8 @@ The other engine is a process of its own (COMMAND). It writes a line of JSON onc
 one call, greedy, exactly n tokens for each prompt. Where the line has ``"busy": true`` it runs under a profiler and
 answers with ``"busy": {"seconds": s, "kernels": n}`` besides. Both get the same prompts, new ones in each round.
 
-BESIDE_ROUNDS, BESIDE_SECONDS, BESIDE_BATCHES ("8,32,128", "" for none) and BESIDE_TURN (``beside_peer.Turn``) say how
-much is measured, and when.
+BESIDE_ROUNDS, BESIDE_SECONDS, BESIDE_UNTIL, BESIDE_BATCHES ("8,32,128", "" for none) and BESIDE_TURN
+(``beside_peer.Turn``) say how much is measured, and when.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ BATCHES = [(int(batch), 128, 128) for batch in os.environ.get("BESIDE_BATCHES", 
 WARM_UPS = 2
 ROUNDS = int(os.environ.get("BESIDE_ROUNDS", "20"))
 SECONDS = float(os.environ.get("BESIDE_SECONDS", "150"))
+UNTIL = float(os.environ.get("BESIDE_UNTIL", "inf"))  # seconds since the epoch
 MOST_JUDGED = 24  # partings that are judged: each takes a pass in float32
 
 
@@ -125,13 +126,14 @@ def main() -> None:
                 made["telemetry"].append(telemetry())
                 made["counters"] = dict(runtime.counters())
                 out.write_text(json.dumps(made) + "\n")
-                if time.perf_counter() - began > SECONDS:
+                if time.perf_counter() - began > SECONDS or time.time() > UNTIL:
                     break
             for (batch, length, output), row in zip(cells, rows):
                 prompts = fresh(batch, length)
                 row["peer_busy"], row["ours_busy"] = peer.busy(prompts, output), busy_ours(runtime, prompts, output)
             out.write_text(json.dumps(made) + "\n")
             turn.done()
+            turn.wait_for_all()
             # Those of one prompt first, and of short ones: a batch has many, and each costs a pass.
             chosen = sorted(partings, key=lambda found: len(found[0]))[:: max(1, len(partings) // MOST_JUDGED)]
             made["partings"] = {

@@ -80,6 +80,14 @@ class Turn:
         while self._number and not (self._folder / f"done.{self._number - 1}").exists():
             time.sleep(0.2)
 
+    def wait_for_all(self) -> None:
+        """Go on when nobody measures any more."""
+        until = time.monotonic() + self._seconds
+        while self._folder is not None and time.monotonic() < until:
+            if len(list(self._folder.glob("done.*"))) >= self._count:
+                return
+            time.sleep(0.2)
+
     def done(self) -> None:
         """Let the next one go on."""
         if self._folder is not None:

@@ -16,12 +16,12 @@
       attention_##NAME##_q##HEADS##_kv##KV_HEADS##_b##BLOCKS(const __grid_constant__ AttentionArguments a) { \
     attention<HEADS, KV_HEADS, NORMED>(a);                                                                   \
   }
-// K as packed; STAGES pieces of STAGE kilobytes are under way in a warp.
-#define STREAM(EPILOGUE, K, ROWS, WARPS, STAGE, STAGES)                                                       \
-  extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)                                                \
-      stream_##EPILOGUE##_k##K##_r##ROWS##_w##WARPS##_s##STAGE##x##STAGES(                                   \
+// STAGES pieces of STAGE kilobytes are under way in a warp.
+#define STREAM(EPILOGUE, LAYOUT, K, ROWS, WARPS, BLOCKS, STAGE, STAGES)                                       \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                           \
+      stream_##EPILOGUE##_##LAYOUT##_k##K##_r##ROWS##_w##WARPS##_b##BLOCKS##_s##STAGE##x##STAGES(            \
           const __grid_constant__ ProductArguments a) {                                                      \
-    stream<K, ROWS, WARPS, Epilogue::EPILOGUE, STAGE, STAGES>(a);                                            \
+    stream<K, ROWS, WARPS, Epilogue::EPILOGUE, Layout::LAYOUT, STAGE, STAGES>(a);                            \
   }
 #define HEAD_OF(WIDTH, ROWS)                                                                                  \
   extern "C" __global__ void __launch_bounds__(HEAD_WARPS * 32, 2)                                           \
@@ -52,19 +52,19 @@ PRODUCT(residual, 8960, 4, 1, 10, shared, 3, 0)
 HEAD_OF(1536, 2)
 
 // Llama-3.1-8B: hidden 4096, feed-forward 14336, 32 and 8 heads.
-STREAM(qkv, 4096, 16, 16, 1, 6)
+STREAM(qkv, stored, 4096, 16, 16, 2, 1, 6)
 ATTENTION(32, 8, plain, false, 2)
-STREAM(residual, 4096, 16, 16, 1, 6)
-STREAM(swiglu, 4096, 16, 16, 1, 6)
-STREAM(residual, 14336, 4, 14, 1, 7)
-HEAD_OF(4096, 1)
+STREAM(residual, stored, 4096, 16, 16, 2, 1, 6)
+STREAM(swiglu, stored, 4096, 16, 16, 2, 1, 6)
+STREAM(residual, stored, 14336, 4, 14, 2, 1, 7)
+STREAM(head, stored, 4096, 16, 16, 2, 1, 6)
 
-// Qwen2.5-7B: hidden 3584, feed-forward 18944 (packed as 19200), 28 and 4 heads.
-STREAM(qkv, 3584, 16, 14, 1, 7)
+// Qwen2.5-7B: hidden 3584, feed-forward 18944, 28 and 4 heads.
+STREAM(qkv, stored, 3584, 16, 14, 2, 1, 7)
 ATTENTION(28, 4, plain, false, 2)
-STREAM(residual, 3584, 16, 14, 1, 7)
-STREAM(swiglu, 3584, 16, 14, 1, 7)
-STREAM(residual, 19200, 4, 15, 1, 6)
-HEAD_OF(3584, 1)
+STREAM(residual, stored, 3584, 16, 14, 2, 1, 7)
+STREAM(swiglu, stored, 3584, 16, 14, 2, 1, 7)
+STREAM(residual, stored, 18944, 4, 15, 2, 2, 3)
+STREAM(head, stored, 3584, 16, 14, 2, 1, 7)
 
 extern "C" __global__ void __launch_bounds__(256) advance_row(const __grid_constant__ AdvanceArguments a) { advance(a); }

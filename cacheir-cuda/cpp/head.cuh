@@ -36,31 +36,19 @@ template <int H, int ROWS> __device__ __forceinline__ void head(const HeadArgume
   if (tile < tiles) load(tile);
   wait_for_previous();
   NOTE_TIME(2);
-  // The normed row: in registers where they hold it beside the weights, else in shared memory.
-  constexpr bool WIDE = H > 2048;
-  __shared__ __align__(16) float shared_row[WIDE ? H : 1];
-  float x[WIDE ? 1 : PIECES][8], squares = 0;
-  auto read = [&](int j, float(&to)[8]) {
-    const float4 u = load_floats(a.row + j * 256 + lane * 8), v = load_floats(a.row + j * 256 + lane * 8 + 4);
-    to[0] = u.x; to[1] = u.y; to[2] = u.z; to[3] = u.w; to[4] = v.x; to[5] = v.y; to[6] = v.z; to[7] = v.w;
-  };
+  float x[PIECES][8], squares = 0;
 #pragma unroll
   for (int j = 0; j < PIECES; j++) {
-    float(&to)[8] = x[WIDE ? 0 : j];
-    read(j, to);
+    const float4 u = load_floats(a.row + j * 256 + lane * 8), v = load_floats(a.row + j * 256 + lane * 8 + 4);
+    x[j][0] = u.x; x[j][1] = u.y; x[j][2] = u.z; x[j][3] = u.w; x[j][4] = v.x; x[j][5] = v.y; x[j][6] = v.z; x[j][7] = v.w;
 #pragma unroll
-    for (int e = 0; e < 8; e++) squares += to[e] * to[e];
+    for (int e = 0; e < 8; e++) squares += x[j][e] * x[j][e];
   }
   const float scale = rsqrtf(lane_sum<32>(squares) * (1.f / H) + a.eps);
-  if constexpr (WIDE) {
-    for (int i = threadIdx.x; i < H; i += HEAD_WARPS * 32) shared_row[i] = load_float(a.row + i) * scale * a.gain[i];
-    __syncthreads();
-  } else {
 #pragma unroll
-    for (int j = 0; j < PIECES; j++)
+  for (int j = 0; j < PIECES; j++)
 #pragma unroll
-      for (int e = 0; e < 8; e++) x[j][e] *= scale * a.gain[j * 256 + lane * 8 + e];
-  }
+    for (int e = 0; e < 8; e++) x[j][e] *= scale * a.gain[j * 256 + lane * 8 + e];
   float best = -INFINITY;
   int id = 0x7fffffff;
   for (; tile < tiles; tile += stride) {
@@ -71,15 +59,8 @@ template <int H, int ROWS> __device__ __forceinline__ void head(const HeadArgume
 #pragma unroll
       for (int j = 0; j < PIECES; j++) {
         const uint4 v = w[r][j];
-        float held[8];
-        const float *y = x[WIDE ? 0 : j];
-        if constexpr (WIDE) {
-          *(float4 *)held = *(const float4 *)(shared_row + j * 256 + lane * 8);
-          *(float4 *)(held + 4) = *(const float4 *)(shared_row + j * 256 + lane * 8 + 4);
-          y = held;
-        }
-        logit[r] += low_half(v.x) * y[0] + high_half(v.x) * y[1] + low_half(v.y) * y[2] + high_half(v.y) * y[3]
-                  + low_half(v.z) * y[4] + high_half(v.z) * y[5] + low_half(v.w) * y[6] + high_half(v.w) * y[7];
+        logit[r] += low_half(v.x) * x[j][0] + high_half(v.x) * x[j][1] + low_half(v.y) * x[j][2] + high_half(v.y) * x[j][3]
+                  + low_half(v.z) * x[j][4] + high_half(v.z) * x[j][5] + low_half(v.w) * x[j][6] + high_half(v.w) * x[j][7];
       }
     }
     if (tile + stride < tiles) load(tile + stride);

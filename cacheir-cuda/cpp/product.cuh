@@ -11,7 +11,7 @@
 #pragma once
 #include "device.cuh"
 
-enum class Epilogue { qkv, residual, swiglu };
+enum class Epilogue { qkv, residual, swiglu, head };  // head: stream.cuh alone
 enum class Hold { registers, shared };
 
 struct ProductArguments {
@@ -34,6 +34,7 @@ struct ProductArguments {
   const State *state;
   int page_tokens;
   int tiles;  // of the whole matrix (stream.cuh)
+  int *out_id;  // [blocks] (head, whose out is f32 [blocks])
   TRACE_FIELD
 };
 

@@ -1,23 +1,30 @@
 // A matrix of many megabytes times one row, with what product.cuh has before and after it.
 //
-// Such a matrix fits no multiprocessor's share of it at once.  A block walks over its tiles (every gridDim.x-th one) and
+// Its share of such a matrix fits no multiprocessor at once.  A block walks over its tiles (every gridDim.x-th one) and
 // the weights stream through a ring in shared memory: each warp has STAGES pieces of STAGE kilobytes of its own slice of
 // k under way, fills the ring before the row is there, and asks for the next piece as soon as it has used one.  The ring
 // is small enough that the block of the next kernel lies on the multiprocessor beside it, its own ring filling already.
 //
-// Packed as for product.cuh: ROWS rows of 16 / ROWS parts of k are a tile.  K may be longer than the matrix is wide; the
-// packed weights and the row have zeros there.
+// Weights lie as they are stored, [N][K] (of swiglu gate's rows, then up's), so that prompts read the same copy, or packed
+// as for product.cuh: lane t of a quad takes 8 consecutive k (16 bytes) of two rows for two products.  ROWS rows of
+// 16 / ROWS parts of k are a tile.
+//
+// The head is a product too: of its tiles each block keeps the largest logit (head.cuh).
 #pragma once
 #include "product.cuh"
 
-template <int K, int ROWS, int WARPS, Epilogue EPILOGUE, int STAGE, int STAGES>
+enum class Layout { packed, stored };
+
+template <int K, int ROWS, int WARPS, Epilogue EPILOGUE, Layout LAYOUT, int STAGE, int STAGES>
 __device__ __forceinline__ void stream(const ProductArguments &a) {
-  constexpr int PARTS = 16 / ROWS, COLUMNS = 2 * PARTS, PART = K / PARTS, SLICE = PART / WARPS, STEPS = SLICE / 32;
+  constexpr int PARTS = 16 / ROWS, COLUMNS = 2 * PARTS, PART = K / PARTS, STEPS = (PART / 32 + WARPS - 1) / WARPS, SLICE = STEPS * 32;
   constexpr int PIECES = STEPS / STAGE, PIECE_BYTES = STAGE * 1024, STRIDE = 16 + 8;
   constexpr bool NORM = EPILOGUE != Epilogue::residual;
   constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : ROWS;  // of a tile; four lanes finish one
   constexpr int WARPS_FINISH = (OUTPUTS + 7) / 8;
-  static_assert(K % PARTS == 0 && PART % WARPS == 0 && SLICE % 32 == 0 && STEPS % STAGE == 0, "tile");
+  static_assert(PART % 32 == 0 && STEPS % STAGE == 0, "tile");
+  constexpr bool RAGGED = STEPS * WARPS * 32 != PART;  // the last warps have fewer steps
+  static_assert(!RAGGED || LAYOUT == Layout::stored, "a packed matrix has whole steps");
   extern __shared__ __align__(128) char held[];
   __shared__ float sums[2][WARPS][STRIDE];
   __shared__ float square_sums[WARPS];
@@ -28,16 +35,31 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
   // 1. The first pieces of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
   const int tiles = ((int)blockIdx.x < a.tiles) ? (a.tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x : 0;
   const u32 ring = shared_address(held) + warp * STAGES * PIECE_BYTES + lane * 16;
-  const char *source = (const char *)a.weights + ((size_t)blockIdx.x * WARPS + warp) * STEPS * 1024 + lane * 16;
-  const size_t stride = (size_t)gridDim.x * WARPS * STEPS * 1024;
+  // Lane (g, t) reads 16 bytes of row g and of row g + 8 of the tile in each step; of swiglu those are gate's and up's.
+  // Packed, the two are 512 bytes apart, and so are the steps of a warp.
+  constexpr bool STORED = LAYOUT == Layout::stored;
+  constexpr int STEP_BYTES = STORED ? 64 : 1024;
+  const int steps = RAGGED ? min(STEPS, PART / 32 - warp * STEPS) : STEPS;
+  const char *upper = (const char *)a.weights
+                    + (STORED ? (((size_t)blockIdx.x * OUTPUTS + g % OUTPUTS) * K + g / OUTPUTS * PART + warp * SLICE + 8 * t) * 2
+                              : ((size_t)blockIdx.x * WARPS + warp) * STEPS * 1024 + lane * 16);
+  const char *lower = upper
+                    + (!STORED ? 512 : EPILOGUE == Epilogue::swiglu ? (size_t)a.tiles * OUTPUTS * K * 2
+                                     : (size_t)(ROWS == 16 ? 8 * K : 8 / ROWS * PART) * 2);
+  const size_t stride = (size_t)gridDim.x * (STORED ? OUTPUTS * K * 2 : WARPS * STEPS * 1024);
   int left = tiles * PIECES, ahead = 0;  // pieces to ask for; the next one's place in its tile
   auto ask = [&](int stage) {            // a piece, or an empty group behind the last one
     if (left > 0) {
 #pragma unroll
-      for (int s = 0; s < 2 * STAGE; s++)
-        copy_piece(ring + stage * PIECE_BYTES + s * 512, source + ahead * PIECE_BYTES + s * 512);
+      for (int s = 0; s < STAGE; s++) {
+        const int p = ahead * STAGE + s;
+        if (!RAGGED || p < steps) {
+          copy_piece(ring + stage * PIECE_BYTES + s * 1024, upper + p * STEP_BYTES);
+          copy_piece(ring + stage * PIECE_BYTES + s * 1024 + 512, lower + p * STEP_BYTES);
+        }
+      }
       left--;
-      if (++ahead == PIECES) { ahead = 0; source += stride; }
+      if (++ahead == PIECES) { ahead = 0; upper += stride; lower += stride; }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -59,7 +81,7 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
 #pragma unroll
   for (int p = 0; p < STEPS; p++) {
     x[p] = make_uint4(0, 0, 0, 0);
-    if (g < COLUMNS) x[p] = load_activation(row + p * 32);
+    if (g < COLUMNS && (!RAGGED || p < steps)) x[p] = load_activation(row + p * 32);
   }
   if (NORM) {
     float square = 0;
@@ -71,7 +93,8 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
 
   // 3. Tile by tile.
   int stage = 0;
-  float squared = 0;
+  float squared = 0, best = -INFINITY;
+  int best_id = 0x7fffffff;
   for (int i = 0; i < tiles; i++) {
     const int output = ((int)blockIdx.x + i * (int)gridDim.x) * OUTPUTS + own;
     float residual = 0, gain = 0, bias = 0;
@@ -87,9 +110,15 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
 #pragma unroll
       for (int s = 0; s < STAGE; s++) {
         const int p = piece * STAGE + s;
+        if (RAGGED && p >= steps) continue;
         const uint4 u = *(const uint4 *)(at + s * 1024), v = *(const uint4 *)(at + s * 1024 + 512);
-        multiply_add(sum[0], u.x, u.y, u.z, u.w, x[p].x, x[p].y);
-        multiply_add(sum[1], v.x, v.y, v.z, v.w, x[p].z, x[p].w);
+        if (STORED) {
+          multiply_add(sum[0], u.x, v.x, u.y, v.y, x[p].x, x[p].y);
+          multiply_add(sum[1], u.z, v.z, u.w, v.w, x[p].z, x[p].w);
+        } else {
+          multiply_add(sum[0], u.x, u.y, u.z, u.w, x[p].x, x[p].y);
+          multiply_add(sum[1], v.x, v.y, v.z, v.w, x[p].z, x[p].w);
+        }
       }
       ask(stage);
       if (++stage == STAGES) stage = 0;
@@ -119,7 +148,10 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
       v *= scale; u *= scale;
     }
     if (finishes) {
-      if constexpr (EPILOGUE == Epilogue::qkv) {
+      if constexpr (EPILOGUE == Epilogue::head) {
+        if (v > best) { best = v; best_id = output; }
+        if (!(v < INFINITY)) { best = INFINITY; best_id = -1; }
+      } else if constexpr (EPILOGUE == Epilogue::qkv) {
         ((float *)a.out)[output] = v + bias;
       } else if constexpr (EPILOGUE == Epilogue::swiglu) {
         store_split((bf16 *)a.out, output, a.outputs, __fdividef(v, 1.f + __expf(-v)) * u);
@@ -135,6 +167,18 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
   if (EPILOGUE == Epilogue::residual && warp < WARPS_FINISH) {
     squared = lane_sum<32>(squared);
     if (lane == 0) a.next_squares[blockIdx.x * WARPS_FINISH + warp] = squared;
+  }
+  if constexpr (EPILOGUE == Epilogue::head) {
+    __shared__ float bests[OUTPUTS];
+    __shared__ int ids[OUTPUTS];
+    if (finishes) { bests[own] = best; ids[own] = best_id; }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int i = 1; i < OUTPUTS; i++)
+        if (bests[i] > best || (bests[i] == best && ids[i] < best_id)) { best = bests[i]; best_id = ids[i]; }
+      ((float *)a.out)[blockIdx.x] = best;
+      a.out_id[blockIdx.x] = best_id;
+    }
   }
   NOTE_TIME(5);
 }

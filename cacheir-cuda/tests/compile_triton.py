@@ -18,7 +18,7 @@ POINTERS = {
     "softcap": "fp32", "own": "*bf16",
 }  # fmt: skip
 HEADS = {"heads": 16, "kv_heads": 8, "page_tokens": 16, "dim": 128}
-PAGED = {**HEADS, "KEYS": 64, "BLOCK": 128, "COUNTED": True, "PDL": True}
+PAGED = {**HEADS, "KEYS": 64, "BLOCK": 128, "COUNTED": True, "CAPPED": False, "PDL": True}
 KERNELS: tuple[tuple[Any, dict[str, Any], dict[str, int]], ...] = (
     (triton_rows._append, {"BLOCK": 128}, {"num_warps": 1}),
     (

@@ -20,8 +20,11 @@ SMALL = [
     (Tile("residual", 8, 1, 2, "registers", 1, 0), 24, 256),
     (Tile("residual", 4, 1, 2, "shared", 1, 0), 12, 512),
     (Tile("swiglu", 16, 3, 2, "registers", 1, 0), 96, 128),
-    (tiles.streamed("residual", 4, 3, 2, 1, 2), 20, 768),
-    (tiles.streamed("swiglu", 16, 2, 5, 1, 2), 96, 128),
+]
+STREAMS = [
+    (tiles.stored("residual", 4, 3, 1, 2, 2), 20, 896),  # 7 steps of 3 warps: the last has one
+    (tiles.stored("residual", 8, 2, 1, 2, 2), 24, 256),
+    (tiles.stored("swiglu", 16, 4, 2, 3, 5), 96, 192),
 ]
 needs_sources = pytest.mark.skipif(not SOURCES.is_dir(), reason="the kernels' sources are in the tree alone")
 
@@ -43,7 +46,7 @@ def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns:
     slice_ = part // tile.warps
     steps = slice_ // 32
     outputs = np.zeros(rows)
-    for block in range(rows // (tile.rows * tile.tiles)):  # of a stream: each tile that a block comes to
+    for block in range(tile.blocks(rows)):
         sums = np.zeros((tile.tiles, 16))
         for warp in range(tile.warps):
             for step in range(steps):
@@ -68,6 +71,32 @@ def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns:
     np.testing.assert_allclose(outputs, matrix @ x, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("tile", "rows", "columns"), STREAMS)
+def test_the_product_of_a_matrix_as_it_is_stored(tile: tiles.Stream, rows: int, columns: int) -> None:
+    """cpp/stream.cuh: a lane reads 16 bytes of two rows in each step; four of them hold two products' fragments."""
+    random = np.random.default_rng()
+    matrix, x = random.standard_normal((rows, columns)), random.standard_normal(columns)
+    outputs_of_tile = 8 if tile.kind == "swiglu" else tile.rows
+    part, steps = columns // (16 // tile.rows), tile.steps(columns)
+    found, used = np.zeros(rows), np.zeros((rows, columns), int)
+    for number in range(rows // tile.rows):
+        for warp, step, lane in np.ndindex(tile.warps, steps, 32):
+            if step >= part // 32 - warp * steps:
+                continue
+            g, t = lane >> 2, lane & 3
+            upper = number * outputs_of_tile + g % outputs_of_tile
+            first = g // outputs_of_tile * part + (warp * steps + step) * 32 + 8 * t
+            if tile.kind == "swiglu":
+                lower, second = upper + rows // 2, first
+            else:
+                lower, second = (upper + 8, first) if tile.rows == 16 else (upper, first + 8 // tile.rows * part)
+            for row, column in ((upper, first), (lower, second)):
+                found[row] += matrix[row, column : column + 8] @ x[column : column + 8]
+                used[row, column : column + 8] += 1
+    assert (used == 1).all()
+    np.testing.assert_allclose(found, matrix @ x, rtol=1e-9, atol=1e-9)
+
+
 def test_a_matrix_that_is_no_whole_number_of_tiles_is_refused() -> None:
     tile = Tile("qkv", 16, 2, 4, "registers", 1, 0)
     for shape in ((48, 256), (64, 192)):
@@ -79,15 +108,16 @@ def test_a_matrix_that_is_no_whole_number_of_tiles_is_refused() -> None:
 def test_every_choice_fits_its_matrix_and_the_chip(shape: tuple[str, int, int], tile: Tile) -> None:
     kind, rows, columns = shape
     assert tile.kind == kind
+    parts = 16 // tile.rows
     if isinstance(tile, tiles.Stream):
-        assert tile.tiles == 1
         assert rows % tile.rows == 0
+        assert columns % (parts * 32) == 0
         assert tile.blocks(rows) <= rows // tile.rows, "a block without a tile leaves no sum of squares"
-        assert tile.width(columns) // (16 // tile.rows) // tile.warps // 32 % tile.stage == 0
+        assert tile.steps(columns) % tile.stage == 0
+        assert (tile.warps - 1) * tile.steps(columns) < columns // parts // 32, "every warp has a step"
     else:
         assert tile.blocks(rows) * tile.rows * tile.tiles == rows
-    parts = 16 // tile.rows
-    assert tile.width(columns) % (parts * tile.warps * 32) == 0
+        assert columns % (parts * tile.warps * 32) == 0
     finishing = tile.tiles * (8 if kind == "swiglu" else tile.rows)
     assert finishing <= tile.warps * 8, "four threads finish one output"
     assert 32 * tile.warps <= 1024
@@ -103,9 +133,12 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
         Tile(kind, int(rows), int(count), int(warps), hold, int(fit), int(pace)).kernel(int(columns))
         for kind, columns, rows, count, warps, hold, fit, pace in products
     }
-    for kind, columns, *sizes in re.findall(r"^STREAM\((\w+), (\d+), (\d+), (\d+), (\d+), (\d+)\)", text, re.MULTILINE):
-        height, warps, stage, stages = map(int, sizes)
-        made.add(tiles.streamed(kind, height, warps, 1, stage, stages).kernel(int(columns)))
+    for kind, hold, columns, *sizes in re.findall(
+        r"^STREAM\((\w+), (\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+)\)", text, re.MULTILINE
+    ):
+        height, warps, fit, stage, stages = map(int, sizes)
+        assert hold == "stored"
+        made.add(tiles.stored(kind, height, warps, stage, stages, fit=fit).kernel(int(columns)))
     attentions = re.findall(r"^ATTENTION\((\d+), (\d+), (\w+), (?:true|false), (\d)\)", text, re.MULTILINE)
     made |= {f"attention_{kind}_q{heads}_kv{kv}_b{fit}" for heads, kv, kind, fit in attentions}
     made |= {f"head_h{width}_r{rows}" for width, rows in re.findall(r"^HEAD_OF\((\d+), (\d+)\)", text, re.MULTILINE)}

@@ -22,7 +22,6 @@ from cacheir_cuda.chain.launches import layout_of
 from cacheir_cuda.chain.plan_step import GREEDY
 from cacheir_cuda.chain.recognise import recognise
 from cacheir_cuda.chain.seat import why_no_chain
-from cacheir_cuda.chain.tiles import HEAD_DIM
 from cacheir_cuda.options import CudaOptions, read_options
 from cacheir_cuda.pool import DTYPES
 from cacheir_cuda.residents import resident_key
@@ -78,10 +77,10 @@ def _wanted(
         chain = recognise(program, mains["decode"], launches["decode", GREEDY])
         tile = chain.products
         for layer in chain.layers:
-            yield layout_of(tile["qkv"], chain.hidden), layer.qkv
-            yield layout_of(tile["output"], chain.heads * HEAD_DIM), (layer.output,)
-            yield layout_of(tile["gate_up"], chain.hidden), layer.gate_up
-            yield layout_of(tile["down"], chain.feed_forward), (layer.down,)
+            yield layout_of(tile["qkv"]), layer.qkv
+            yield layout_of(tile["output"]), (layer.output,)
+            yield layout_of(tile["gate_up"]), layer.gate_up
+            yield layout_of(tile["down"]), (layer.down,)
 
 
 def _most_rows(program: Program, mode: str) -> int:
@@ -90,16 +89,7 @@ def _most_rows(program: Program, mode: str) -> int:
 
 def _bytes(program: Program, layout: str, recipes: tuple[str, ...], own: CudaOptions) -> int:
     size = 4 if layout == "f32" or own.cuda_dtype == "float32" else 2
-    elements = sum(program.weights[recipe].elements for recipe in recipes)
-    if layout.startswith("fragments "):  # as many rows, of as many columns as were packed
-        elements = elements // _columns(program, recipes[0]) * int(layout.split()[-1])
-    return size * elements
-
-
-def _columns(program: Program, recipe: str) -> int:
-    type_ = program.weights[recipe].type
-    assert isinstance(type_, TensorType)
-    return int(type_.shape[-1].constant)
+    return sum(size * program.weights[recipe].elements for recipe in recipes)
 
 
 def _pool_bytes(kind: KVType, pages: int, options: ExecutorOptions) -> int:

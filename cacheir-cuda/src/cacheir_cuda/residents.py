@@ -2,8 +2,7 @@
 
 A kernel's layouts are one word for each operand: "" as the store holds it, on the host; "dense" in the type of
 matrices (``cuda_dtype``); "rows" the same, joined along N by "+" words after it; "f32" in float32 (norms, biases);
-"fragments KIND ROWS TILES WARPS COLUMNS" is "rows" packed for a tile of the decode chain (``chain/packing.py``), with
-zeros behind its columns up to COLUMNS.
+"fragments KIND ROWS TILES WARPS" is "rows" packed for a tile of the decode chain (``chain/packing.py``).
 """
 
 from __future__ import annotations
@@ -61,12 +60,8 @@ class Residents:
 
     def _make(self, layout: str, recipes: tuple[str, ...]) -> torch.Tensor:
         if layout.startswith("fragments "):
-            kind, *sizes = layout.split()[1:]
-            rows, tiles, warps, columns = map(int, sizes)
-            matrix = self.get("rows", recipes)
-            if columns > matrix.shape[1]:
-                matrix = torch.nn.functional.pad(matrix, (0, columns - matrix.shape[1]))
-            return pack(matrix, Tile(kind, rows, tiles, warps, "", 1, 0))
+            kind, rows, tiles, warps = layout.split()[1:]
+            return pack(self.get("rows", recipes), Tile(kind, int(rows), int(tiles), int(warps), "", 1, 0))
         dtype = torch.float32 if layout == "f32" else self._dtype
         parts = [self._checked(self._moved(self._store.get(recipe), dtype), recipe) for recipe in recipes]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

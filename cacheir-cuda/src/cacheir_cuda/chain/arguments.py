@@ -13,7 +13,7 @@ class Product(Structure):
         ("gain", c_void_p), ("out", c_void_p), ("next", c_void_p), ("next_squares", c_void_p),
         ("square_count", c_int), ("outputs", c_int), ("eps", c_float), ("step", c_int), ("page_bytes", c_int),
         ("pages", c_void_p), ("page_table", c_void_p), ("state", c_void_p), ("page_tokens", c_int),
-        ("tiles", c_int),
+        ("tiles", c_int), ("out_id", c_void_p),
     )  # fmt: skip
 
 

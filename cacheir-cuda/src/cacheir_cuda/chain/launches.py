@@ -98,14 +98,16 @@ class ChainWeights:
         }
 
     def plain(self, number: int, name: str) -> torch.Tensor:
-        """``output`` or ``down`` of layer ``number`` [N, K] as it is stored."""
-        made: torch.Tensor = self._residents.get("dense", (getattr(self._chain.layers[number], name),))
+        """The matrix ``name`` of layer ``number`` [N, K] as it is stored; q, k and v, gate and up below each other."""
+        recipes = getattr(self._chain.layers[number], name)
+        joined = ("dense", (recipes,)) if isinstance(recipes, str) else ("rows", recipes)
+        made: torch.Tensor = self._residents.get(*joined)
         return made
 
 
 def layout_of(tile: tiles.Tile) -> str:
-    """The word of ``residents.py`` for a matrix that ``tile`` reads: packed, or as it is where it streams."""
-    if isinstance(tile, tiles.Stream):
+    """The word of ``residents.py`` for a matrix that ``tile`` reads."""
+    if tile.hold == "stored":
         return "rows"
     return f"fragments {tile.kind} {tile.rows} {tile.tiles} {tile.warps}"
 
@@ -125,18 +127,28 @@ class ChainStep:
         """Step ``number`` of the ``steps`` of a graph; the last one moves the state on."""
         for layer in range(len(self._layers)):
             yield from self._layer(layer, number)
-        chain, buffers = self._chain, self._buffers
-        yield KernelLaunch(
+        yield self._head()
+        yield self._advance(tiles.HEAD_BLOCKS, number, steps if number == steps - 1 else 0)
+
+    def _head(self) -> KernelLaunch:
+        chain, buffers, weights = self._chain, self._buffers, self._weights
+        stream = tiles.HEAD_STREAMS.get(chain.hidden)
+        if stream is not None:
+            return _product(
+                stream, chain.vocabulary, chain.hidden, weights=_at(weights.head), row=_at(buffers.row_normed),
+                squares=_at(buffers.row_squares), square_count=buffers.row_squares.numel(), out=_at(buffers.best),
+                out_id=_at(buffers.best_id), outputs=chain.vocabulary, eps=chain.eps,
+            )  # fmt: skip
+        return KernelLaunch(
             tiles.head_kernel(chain.hidden),
             tiles.HEAD_BLOCKS,
             tiles.HEAD_THREADS,
             0,
             arguments.Head(
-                weights=_at(self._weights.head), row=_at(buffers.row), gain=_at(self._weights.final_norm),
+                weights=_at(weights.head), row=_at(buffers.row), gain=_at(weights.final_norm),
                 best=_at(buffers.best), best_id=_at(buffers.best_id), vocabulary=chain.vocabulary, eps=chain.eps,
             ),
         )  # fmt: skip
-        yield self._advance(tiles.HEAD_BLOCKS, number, steps if number == steps - 1 else 0)
 
     def _layer(self, layer: int, number: int) -> Iterator[KernelLaunch]:
         chain, buffers, weights, tile = self._chain, self._buffers, self._layers[layer], self._chain.products

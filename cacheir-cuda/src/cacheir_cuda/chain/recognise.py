@@ -274,5 +274,6 @@ def _check_shapes(chain: Chain) -> None:
     known, hidden = chain.attention in tiles.ATTENTIONS, chain.hidden
     heads = f"{chain.heads} and {chain.kv_heads} heads, {'' if chain.normed else 'not '}normed, of rows of {hidden}"
     _require(known, f"no attention kernel is compiled for {heads}")
-    _require(hidden in tiles.HEAD_ROWS, f"no head kernel is compiled for rows of {hidden}")
-    _require(chain.vocabulary % tiles.HEAD_ROWS[hidden] == 0, f"{chain.vocabulary} tokens are no whole number of tiles")
+    height = tiles.head_rows(hidden)
+    _require(height > 0, f"no head kernel is compiled for rows of {hidden}")
+    _require(chain.vocabulary % height == 0, f"{chain.vocabulary} tokens are no whole number of tiles")

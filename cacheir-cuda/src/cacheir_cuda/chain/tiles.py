@@ -50,7 +50,8 @@ class Tile:
 class Stream(Tile):
     """Tiles that stream through shared memory (``cpp/stream.cuh``): ``grid`` blocks walk over all of them.
 
-    Each warp has ``stages`` pieces of ``stage`` kilobytes under way. The matrix is read as it is stored.
+    Each warp has ``stages`` pieces of ``stage`` kilobytes under way. ``hold`` is ``packed`` or ``stored``: how the
+    matrix lies; a stored one is read where prompts read it too. ``kind`` may be ``head`` besides.
     """
 
     grid: int = 1
@@ -59,7 +60,8 @@ class Stream(Tile):
 
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
-        return f"stream_{self.kind}_k{columns}_r{self.rows}_w{self.warps}_s{self.stage}x{self.stages}"
+        shape = f"k{columns}_r{self.rows}_w{self.warps}"
+        return f"stream_{self.kind}_{self.hold}_{shape}_b{self.fit}_s{self.stage}x{self.stages}"
 
     def blocks(self, rows: int) -> int:
         """Blocks for a matrix of ``rows`` rows."""
@@ -70,13 +72,13 @@ class Stream(Tile):
         return self.warps * self.stage * self.stages * 1024
 
     def steps(self, columns: int) -> int:
-        """Steps of 32 columns that a warp takes in a tile; the last warps may have fewer."""
+        """Steps of 32 columns that a warp takes in a tile; the last warps may have fewer of a stored matrix."""
         return -(-(columns // (16 // self.rows) // 32) // self.warps)
 
 
-def streamed(kind: str, rows: int, warps: int, grid: int, stage: int, stages: int) -> Stream:
-    """A ``Stream`` with one tile at a time; two blocks must fit a multiprocessor."""
-    return Stream(kind, rows, 1, warps, "ring", 2, 0, grid, stage, stages)
+def stored(kind: str, rows: int, warps: int, stage: int, stages: int, grid: int = 132, fit: int = 2) -> Stream:
+    """A ``Stream`` of a matrix as it is stored; one block for each multiprocessor of an H200."""
+    return Stream(kind, rows, 1, warps, "stored", fit, 0, grid, stage, stages)
 
 
 # (kind, rows, columns) of the matrix -> the choice, the fastest of those that were timed on an H200
@@ -98,15 +100,15 @@ CHOICES: dict[tuple[str, int, int], Tile] = {
     ("swiglu", 17920, 1536): Tile("swiglu", 16, 4, 16, "shared", 1, 0),
     ("residual", 1536, 8960): Tile("residual", 4, 1, 10, "shared", 3, 0),
     # Qwen2.5-7B
-    ("qkv", 4608, 3584): streamed("qkv", 16, 14, 144, 1, 7),
-    ("residual", 3584, 3584): streamed("residual", 16, 14, 112, 1, 7),
-    ("swiglu", 37888, 3584): streamed("swiglu", 16, 14, 132, 1, 7),
-    ("residual", 3584, 18944): streamed("residual", 4, 15, 128, 2, 3),
+    ("qkv", 4608, 3584): stored("qkv", 16, 14, 1, 7),
+    ("residual", 3584, 3584): stored("residual", 16, 14, 1, 7),
+    ("swiglu", 37888, 3584): stored("swiglu", 16, 14, 1, 7),
+    ("residual", 3584, 18944): stored("residual", 4, 15, 2, 3),
     # Llama-3.1-8B
-    ("qkv", 6144, 4096): streamed("qkv", 16, 16, 128, 1, 6),
-    ("residual", 4096, 4096): streamed("residual", 16, 16, 128, 1, 6),
-    ("swiglu", 28672, 4096): streamed("swiglu", 16, 16, 128, 1, 6),
-    ("residual", 4096, 14336): streamed("residual", 4, 14, 128, 1, 7),
+    ("qkv", 6144, 4096): stored("qkv", 16, 16, 1, 6),
+    ("residual", 4096, 4096): stored("residual", 16, 16, 1, 6),
+    ("swiglu", 28672, 4096): stored("swiglu", 16, 16, 1, 6),
+    ("residual", 4096, 14336): stored("residual", 4, 14, 1, 7),
 }
 
 
@@ -128,9 +130,13 @@ ATTENTIONS: dict[Heads, int] = {
     Heads(3584, 28, 4, False): 2,
     Heads(4096, 32, 8, False): 2,
 }
-# Width of the row -> vocabulary rows that a warp of the head takes at once.
-HEAD_ROWS = {1024: 4, 2048: 1, 1536: 2, 3584: 1, 4096: 1}
 HEAD_BLOCKS = 264
+# Width of the row -> vocabulary rows that a warp of the head takes at once, or the tile of a head that streams.
+HEAD_ROWS = {1024: 4, 2048: 1, 1536: 2}
+HEAD_STREAMS = {
+    3584: stored("head", 16, 14, 1, 7, grid=HEAD_BLOCKS),
+    4096: stored("head", 16, 16, 1, 6, grid=HEAD_BLOCKS),
+}
 
 
 def tile_for(kind: str, rows: int, columns: int) -> Tile | None:
@@ -146,11 +152,18 @@ def attention_kernel(heads: Heads) -> str:
 
 def head_kernel(width: int) -> str:
     """The function's name in the cubin."""
-    return f"head_h{width}_r{HEAD_ROWS[width]}"
+    stream = HEAD_STREAMS.get(width)
+    return stream.kernel(width) if stream else f"head_h{width}_r{HEAD_ROWS[width]}"
+
+
+def head_rows(width: int) -> int:
+    """The vocabulary must be a whole number of these; 0 where no head is compiled for rows of ``width``."""
+    return HEAD_STREAMS[width].rows if width in HEAD_STREAMS else HEAD_ROWS.get(width, 0)
 
 
 def all_kernels() -> set[str]:
     """Every name that a choice may ask the cubin for."""
     products = {tile.kernel(columns) for (_, _, columns), tile in CHOICES.items()}
     attentions = {attention_kernel(heads) for heads in ATTENTIONS}
-    return products | attentions | {head_kernel(width) for width in HEAD_ROWS} | {ADVANCE}
+    heads = {head_kernel(width) for width in (*HEAD_ROWS, *HEAD_STREAMS)}
+    return products | attentions | heads | {ADVANCE}

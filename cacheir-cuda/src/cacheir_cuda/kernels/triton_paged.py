@@ -27,7 +27,8 @@ _COUNTED = os.environ.get("TRITON_INTERPRET") != "1"
 @triton.jit
 def _keys(query, storage, scales, table, first, stop, positions, largest, total, mixed, scale, softcap, window, sinks,
           near, skip, lowest, kv_head, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
-          CODED: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+          CODED: tl.constexpr, MASK: tl.constexpr, CAPPED: tl.constexpr, KEYS: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
     """One tile of keys for the rows of ``query`` [R, BLOCK], whose positions are ``positions`` [R].
 
     Keys are counted without the ``skip`` ones behind the first ``near``. Below ``lowest`` nothing but sinks is loaded:
@@ -54,20 +55,25 @@ def _keys(query, storage, scales, table, first, stop, positions, largest, total,
     if MASK:
         if window > 0:
             allowed = allowed & ((key[None, :] > positions[:, None] - window) | (key < sinks)[None, :])
-    return _take(scores, values, allowed, largest, total, mixed, softcap, MASK)
+    return _take(scores, values, allowed, largest, total, mixed, softcap, MASK, CAPPED)
 
 
 @triton.jit
-def _take(scores, values, allowed, largest, total, mixed, softcap, MASK: tl.constexpr):
-    """The running softmax with ``scores`` f32 [R, KEYS], in powers of two, of the keys whose ``values`` those are."""
-    if softcap > 0:
+def _take(scores, values, allowed, largest, total, mixed, softcap, MASK: tl.constexpr, CAPPED: tl.constexpr):
+    """The running softmax with ``scores`` f32 [R, KEYS], in powers of two, of the keys whose ``values`` those are.
+
+    What a tile does not need is not compiled in: a branch in the loop keeps products and loads from overlapping.
+    """
+    if CAPPED:
         # scores are in powers of two here: tanh by exp, 1 - 2 / (exp(2 s) + 1) is right at both ends.
         natural = scores / 1.4426950408889634
         scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * natural / softcap) + 1.0)) * 1.4426950408889634
     if MASK:
         scores = tl.where(allowed, scores, float("-inf"))
     new = tl.maximum(largest, tl.max(scores, axis=1))
-    safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key yet
+    safe = new
+    if MASK:
+        safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen no key yet
     weights = tl.exp2(scores - safe[:, None])
     kept = tl.exp2(largest - safe)
     total = total * kept + tl.sum(weights, axis=1)
@@ -77,25 +83,29 @@ def _take(scores, values, allowed, largest, total, mixed, softcap, MASK: tl.cons
 
 @triton.jit
 def _own_keys(query, keys, values, first, member, stop, largest, total, mixed, scale, softcap, dim: tl.constexpr,
-              MASK: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+              MASK: tl.constexpr, CAPPED: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One tile of keys of the step itself, which lie one after the other: key ``first`` of a row and those behind it.
 
-    ``member`` [R] are the places of the queries in the row, ``stop`` is its length.
+    ``member`` [R] are the places of the queries in the row, ``stop`` is its length. Without MASK all keys are there.
     """
     key, at = first + tl.arange(0, KEYS), tl.arange(0, BLOCK)
     place = key[:, None] * dim + at[None, :]
     inside = (key < stop)[:, None] & (at < dim)[None, :]
-    tile = tl.load(keys + place, mask=inside, other=0.0)
+    if MASK or dim != BLOCK:
+        tile = tl.load(keys + place, mask=inside, other=0.0)
+        seen = tl.load(values + place, mask=inside, other=0.0)
+    else:
+        tile = tl.load(keys + place)
+        seen = tl.load(values + place)
     scores = dot(query, tl.trans(tile), tl.zeros((query.shape[0], KEYS), tl.float32), "ieee") * scale
-    tile = tl.load(values + place, mask=inside, other=0.0)
-    return _take(scores, tile, key[None, :] <= member[:, None], largest, total, mixed, softcap, MASK)
+    return _take(scores, seen, key[None, :] <= member[:, None], largest, total, mixed, softcap, MASK, CAPPED)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens, scale, softcap, width, window, sinks,
              heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
-             CODED: tl.constexpr, OWN: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
-             COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+             CODED: tl.constexpr, OWN: tl.constexpr, CAPPED: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+             BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -135,19 +145,19 @@ def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens,
             for first in tl.range(0, clear, KEYS):
                 largest, total, mixed = _keys(
                     query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
-                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, False, KEYS,
+                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, False, CAPPED, KEYS,
                     BLOCK)  # fmt: skip
             for first in tl.range(clear, stop, KEYS):
                 largest, total, mixed = _keys(
                     query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
-                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS,
+                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, CAPPED, KEYS,
                     BLOCK)  # fmt: skip
         else:
             first = 0
             while first < stop:
                 largest, total, mixed = _keys(
                     query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap,
-                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS,
+                    window, sinks, near, skip, lowest, kv_head, kv_heads, page_tokens, dim, CODED, True, CAPPED, KEYS,
                     BLOCK)  # fmt: skip
                 first += KEYS
         if OWN:
@@ -160,17 +170,17 @@ def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens,
                 for first in tl.range(0, clear, KEYS):
                     largest, total, mixed = _own_keys(
                         query, keys, values, first, where, clear, largest, total, mixed, scale, softcap, dim, False,
-                        KEYS, BLOCK)  # fmt: skip
+                        CAPPED, KEYS, BLOCK)  # fmt: skip
                 for first in tl.range(clear, stop, KEYS):
                     largest, total, mixed = _own_keys(
-                        query, keys, values, first, where, stop, largest, total, mixed, scale, softcap, dim, True, KEYS,
-                        BLOCK)  # fmt: skip
+                        query, keys, values, first, where, stop, largest, total, mixed, scale, softcap, dim, True,
+                        CAPPED, KEYS, BLOCK)  # fmt: skip
             else:
                 first = 0
                 while first < stop:
                     largest, total, mixed = _own_keys(
-                        query, keys, values, first, where, stop, largest, total, mixed, scale, softcap, dim, True, KEYS,
-                        BLOCK)  # fmt: skip
+                        query, keys, values, first, where, stop, largest, total, mixed, scale, softcap, dim, True,
+                        CAPPED, KEYS, BLOCK)  # fmt: skip
                     first += KEYS
         mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out + place, mixed.to(out.dtype.element_ty), mask=inside)
@@ -179,8 +189,8 @@ def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens,
 @triton.jit
 def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, width, window, sinks,
             heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
-            CODED: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-            COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+            CODED: tl.constexpr, CAPPED: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr,
+            BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -208,13 +218,15 @@ def _decode(q, storage, scales, table, positions, partial, out, scale, softcap, 
         for first in tl.range(start, stop, KEYS):
             largest, total, mixed = _keys(
                 query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0,
-                sinks, near, skip, begin, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
+                sinks, near, skip, begin, kv_head, kv_heads, page_tokens, dim, CODED, True, CAPPED, KEYS,
+                BLOCK)  # fmt: skip
     else:
         first = start
         while first < stop:
             largest, total, mixed = _keys(
                 query, storage, scales, pages, first, stop, at_position, largest, total, mixed, scale, softcap, 0,
-                sinks, near, skip, begin, kv_head, kv_heads, page_tokens, dim, CODED, True, KEYS, BLOCK)  # fmt: skip
+                sinks, near, skip, begin, kv_head, kv_heads, page_tokens, dim, CODED, True, CAPPED, KEYS,
+                BLOCK)  # fmt: skip
             first += KEYS
     if SPLITS == 1:
         tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
@@ -272,7 +284,7 @@ def prefill(
         _prefill, grid, q, kv.layer(layer), kv.scales(layer), q if own is None else own, page_table, row_starts,
         positions, out, tokens, scale * _LOG2E,
         softcap, page_table.shape[1], window, sinks, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens,
-        dim=dim, CODED=kv.coded, OWN=own is not None, QUERIES=queries, KEYS=64,
+        dim=dim, CODED=kv.coded, OWN=own is not None, CAPPED=softcap > 0, QUERIES=queries, KEYS=64,
         BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED,
         pdl=pdl, num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
     )  # fmt: skip
@@ -302,7 +314,8 @@ def decode(
         _decode, (tokens, kv_heads, splits), q, kv.layer(layer), kv.scales(layer), page_table, positions, partial, out,
         scale * _LOG2E, softcap, page_table.shape[1], window, sinks, heads=heads, kv_heads=kv_heads,
         page_tokens=kv.page_tokens, dim=dim,
-        CODED=kv.coded, SPLITS=splits, KEYS=64, GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
+        CODED=kv.coded, CAPPED=softcap > 0, SPLITS=splits, KEYS=64,
+        GROUP=triton.next_power_of_2(max(16, heads // kv_heads)), BLOCK=block,
         COUNTED=_COUNTED, pdl=pdl, num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
