@@ -1,4 +1,5 @@
-// The hand-over is a mutex and two conditions: a few microseconds, which is why small steps do not come here.
+// The thread that runs a step beside its owner. The hand-over is a mutex and two conditions: a few microseconds, which is
+// why small steps do not come here.
 #include "core/step_thread.h"
 
 #include <utility>
