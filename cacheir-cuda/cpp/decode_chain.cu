@@ -52,19 +52,19 @@ PRODUCT(residual, 8960, 4, 1, 10, shared, 3, 0)
 HEAD_OF(1536, 2)
 
 // Llama-3.1-8B: hidden 4096, feed-forward 14336, 32 and 8 heads.
-STREAM(qkv, stored, 4096, 16, 16, 2, 1, 6)
+STREAM(qkv, stored, 4096, 16, 16, 2, 1, 8)
 ATTENTION(32, 8, plain, false, 2)
-STREAM(residual, stored, 4096, 16, 16, 2, 1, 6)
-STREAM(swiglu, stored, 4096, 16, 16, 2, 1, 6)
-STREAM(residual, stored, 14336, 4, 14, 2, 1, 7)
+STREAM(residual, stored, 4096, 16, 16, 2, 1, 8)
+STREAM(swiglu, stored, 4096, 16, 16, 1, 1, 8)
+STREAM(residual, stored, 14336, 4, 14, 1, 1, 9)
 STREAM(head, stored, 4096, 16, 16, 2, 1, 6)
 
 // Qwen2.5-7B: hidden 3584, feed-forward 18944, 28 and 4 heads.
-STREAM(qkv, stored, 3584, 16, 14, 2, 1, 7)
+STREAM(qkv, stored, 3584, 16, 14, 2, 1, 9)
 ATTENTION(28, 4, plain, false, 2)
-STREAM(residual, stored, 3584, 16, 14, 2, 1, 7)
-STREAM(swiglu, stored, 3584, 16, 14, 2, 1, 7)
-STREAM(residual, stored, 18944, 4, 15, 2, 2, 3)
+STREAM(residual, stored, 3584, 16, 14, 2, 1, 9)
+STREAM(swiglu, stored, 3584, 16, 14, 1, 1, 9)
+STREAM(residual, stored, 18944, 4, 15, 1, 2, 4)
 STREAM(head, stored, 3584, 16, 14, 2, 1, 7)
 
 extern "C" __global__ void __launch_bounds__(256) advance_row(const __grid_constant__ AdvanceArguments a) { advance(a); }

@@ -121,7 +121,8 @@ def test_every_choice_fits_its_matrix_and_the_chip(shape: tuple[str, int, int], 
     finishing = tile.tiles * (8 if kind == "swiglu" else tile.rows)
     assert finishing <= tile.warps * 8, "four threads finish one output"
     assert 32 * tile.warps <= 1024
-    assert tile.fit * tile.shared_bytes(columns) <= 227 * 1024
+    blocks = 1 if isinstance(tile, tiles.Stream) else tile.fit  # of a stream only registers are bounded
+    assert blocks * tile.shared_bytes(columns) <= 220 * 1024
     assert tile.fit * tile.warps * 32 <= 2048
 
 
