@@ -73,9 +73,10 @@ def test_b01_rows_of_q_and_k_are_permuted_k_by_its_own_heads(tmp_path: Path, kin
     if kind != "F32":  # whole blocks are moved with their rows, so the folder's values are those of the blocks
         dequantised(tmp_path / "model", kind)
     found, folder = every_position(tmp_path / "twin.gguf", PROMPT), every_position(tmp_path / "model", PROMPT)
-    # Permuted rows put the terms of each score in another order, which costs some roundings of float32.
-    assert np.abs(found - folder).max() <= 1e-5
-    assert np.abs(found - oracle(tmp_path / "model", PROMPT)).max() <= 2e-5
+    # Permuted rows put the terms of each score in another order, which costs some roundings of float32. The report asks
+    # 1e-5, of logits that were not said; these reach 4.
+    assert np.abs(found - folder).max() <= 6e-6
+    assert np.abs(found - oracle(tmp_path / "model", PROMPT)).max() <= 1.2e-5
 
 
 def test_b01_rows_of_biases_are_permuted_too(tmp_path: Path) -> None:
