@@ -27,7 +27,7 @@ F01 F02 F04 F06 F07 F09 F10 F11 F13 F14 F15
 _IMPORTERS, _CORE = "cacheir-importers/tests", "cacheir-core/tests"
 _ENGINE = f"{_CORE}/runtime/test_engine_cases.py"
 _COMPLETIONS = "cacheir-server/tests/test_completions.py"
-_REFUSALS = "cacheir-server/tests/test_refusals.py"
+_REFUSALS, _METRICS = "cacheir-server/tests/test_refusals.py", "cacheir-server/tests/test_metrics.py"
 _EXACT = "cacheir-server/tests/test_exact_cases.py"
 _FAULTY, _OPTIONAL = "tests/plugins/test_faulty_distributions.py", "tests/plugins/test_optional_dependencies.py"
 _STARTUP = "tests/startup/test_startup.py"
@@ -201,8 +201,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "D24": (f"{_REFUSALS}::test_case_d24_a_model_is_a_name",),
     "D25": (f"{_REFUSALS}::test_case_d25_a_body_above_the_limit_is_not_read",),
     "D27": (
-        f"{_REFUSALS}::test_case_d27_metrics_add_up_and_stand_still_while_idle",
-        f"{_REFUSALS}::test_case_d27_the_names_types_and_labels_are_these",
+        f"{_METRICS}::test_case_d27_metrics_add_up_and_stand_still_while_idle",
+        f"{_METRICS}::test_case_d27_the_names_types_and_labels_are_these",
         "cacheir-server/tests/test_disconnects.py::test_case_d27_of_twenty_one_requests_each_is_counted_once",
     ),
     "D29": (
