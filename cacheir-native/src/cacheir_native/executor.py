@@ -328,8 +328,8 @@ class NativeExecutor:
 def overlap_rows(threads: int) -> int:
     """From how many rows on a step has a thread of its own while the host plans and tells.
 
-    Where every core computes, the host's work would take one from the step: that costs 0.4 to 0.6 ms a step, and with a
-    core to spare it saves as much from 8 rows on (benchmarks/native_overlap.json).
+    Where every core computes, the host's work would take one from the step: that costs 0.05 to 2 ms a step. With a core
+    to spare 8 and 32 rows save 0.4 to 1.3 ms (benchmarks/native_overlap.json).
     """
     return OVERLAP_ROWS if threads < usable_cores() else sys.maxsize
 
