@@ -384,17 +384,14 @@ def test_every_check_has_a_culprit() -> None:
 def test_a_backend_that_cannot_work_here_is_skipped(plugin_of: Any) -> None:
     from cacheir.plugins import BackendSpec
 
+    reason = "there is no device"
+    none = BackendSpec(name="none", summary="", targets=("none",), executor="a.b:c", probe=lambda: reason)
+
     class Checks(BackendTests):
-        plugin: ClassVar[str] = plugin_of(
-            cacheir_register_backends=[
-                BackendSpec(
-                    name="none", summary="", targets=("none",), executor="a.b:c", probe=lambda: "there is no device"
-                )
-            ]
-        )
+        plugin: ClassVar[str] = plugin_of(cacheir_register_backends=[none])
         backend = "none"
 
-    with pytest.raises(pytest.skip.Exception, match="there is no device"):
+    with pytest.raises(pytest.skip.Exception, match=reason):
         Checks._needs_the_backend.__wrapped__(Checks())  # type: ignore[attr-defined]
 
 
