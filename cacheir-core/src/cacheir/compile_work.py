@@ -270,7 +270,7 @@ class CompileWork:
                 requests=self.options.passes,
                 skips=self.options.skip_passes,
                 modes=self.modes(model),
-                kv_dtype=self._kv_dtype(),
+                kv_dtype=self._kv_dtype(model),
                 check_text=settings.flag("CACHEIR_CHECK_TEXT"),
                 until=until,
                 until_sites=until_sites,
@@ -279,10 +279,16 @@ class CompileWork:
             resume=resume,
         )
 
-    def _kv_dtype(self) -> str:
+    def _kv_dtype(self, model: ImportedModel) -> str:
+        """The backend's default, and f32 where nothing else is rounded: then it would be all that takes bits away."""
+        from cacheir.ir.types import TensorType
+        from cacheir.pipeline.unpack_recipes import imported_weight_types
         from cacheir.plugins.ref import resolve
 
         if self.backend.kv_dtype is None or self.options.precise:
+            return "f32"
+        types = imported_weight_types(model).values()
+        if not self.options.quant and all(isinstance(kind, TensorType) and kind.dtype == "f32" for kind in types):
             return "f32"
         dtype: str = resolve(self.backend.kv_dtype)()
         return dtype

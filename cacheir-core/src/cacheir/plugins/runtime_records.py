@@ -38,7 +38,8 @@ class BackendSpec:
     plan_steps: tuple[Lazy[Callable[..., Any]], ...] = ()
     capture_rows: tuple[int, ...] = ()  # row counts of decode for which it records device graphs, () for none
     instruction_set: Lazy[Callable[[], str]] | None = None  # "avx512": part of the program key
-    # How programs that may round keep keys and values where nobody says; None for f32, which --precise always has.
+    # How programs that may round keep keys and values where nobody says; None for f32, which --precise and models whose
+    # weights are all f32 always have.
     kv_dtype: Lazy[Callable[[], str]] | None = None
     memory: Lazy[Callable[[Program, ExecutorOptions, Sequence[int]], MemoryForecast]] | None = None
     rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
