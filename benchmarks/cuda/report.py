@@ -80,7 +80,7 @@ class Figure:
 
 def main() -> None:
     """All of the report."""
-    figures = [*_shapes(), *_batches()]
+    figures = [*_shapes(), *_singles(), *_batches()]
     besides = [(path, json.loads(path.read_text())) for path in sorted(HERE.glob("beside_*.json"))]
     report = {
         "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
@@ -145,6 +145,24 @@ def _batches() -> Iterator[Figure]:
                 asked = BATCH_TOKENS.get(model, {}).get(cell["batch"])
                 what = f"batch {cell['batch']}, {cell['prompt']} in, {cell['output']} out"
                 yield Figure(model, what, rate, "tokens/s", asked, False, len(cell["ours_s"]), path.name)
+
+
+def _singles() -> Iterator[Figure]:
+    """First and further tokens out of the cells of one prompt beside vLLM: both engines are warm, and in turn."""
+    for path in sorted(HERE.glob("beside_*.json")):
+        made = json.loads(path.read_text())
+        model = NAMES.get(made["model"], made["model"])
+        cells = {(cell["prompt"], cell["output"]): cell["ours_s"] for cell in made["cells"] if cell["batch"] == 1}
+        for (prompt, output), taken in cells.items():
+            if not taken or output != 1:
+                continue
+            first, count = 1e3 * statistics.median(taken), len(taken)
+            asked = FIRST_MS.get(model, {}).get(str(prompt))
+            yield Figure(model, f"first token at {prompt}, beside vLLM", first, "ms", asked, True, count, path.name)
+            if cells.get((prompt, 128)):
+                each = (1e3 * statistics.median(cells[prompt, 128]) - first) / 127
+                must = TOKEN_MS.get(model, (None, None))[0] if prompt == 512 else None
+                yield Figure(model, f"further token at {prompt}, beside vLLM", each, "ms", must, True, count, path.name)
 
 
 def _parity() -> Iterator[dict[str, Any]]:
