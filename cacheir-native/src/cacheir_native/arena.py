@@ -7,8 +7,8 @@ the runner's code is laid out anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from cacheir.quick_dataclass import dataclass
 from cacheir_native.code import Buffer, Code, reads_of, writes_of
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cacheir.errors import BackendError
-from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.flatten import Launch
 from cacheir.schedule.program import Program
 from cacheir_native.arena import lay_out

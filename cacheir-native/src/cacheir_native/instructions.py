@@ -6,11 +6,10 @@ Operand names and what they mean: cpp/include/cacheir_native/program.h.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import gcd, prod
 
 from cacheir.ir.types import TensorType
-from cacheir.quick_dataclass import dataclass
 from cacheir.schedule.flatten import Launch, Place
 
 

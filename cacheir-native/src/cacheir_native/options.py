@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cacheir.errors import UsageError
-from cacheir.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ it, which is what the model was trained with. A name that is not here is refused
 
 from __future__ import annotations
 
-from cacheir.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
