@@ -84,13 +84,10 @@ def explain_command(
     shape = step_shape(artifact, mode, rows=rows, tokens=tokens, context=context)
     calibration, missing = load_calibration(settings.cache_dir())
     if refusal:  # nor are this machine's rates those of the device
-        name = artifact.program.backend
-        calibration, missing = (
-            None,
-            (
-                f"the backend {name} cannot work here ({refusal}), so floors, predictions and times are left out: they "
-                f"need its device. Kernels, candidates, bytes and operations are the program's own"
-            ),
+        calibration = None
+        missing = (
+            f"the backend {artifact.program.backend} cannot work here ({refusal}), so floors, predictions and times "
+            "are left out: they need its device. Kernels, candidates, bytes and operations are the program's own"
         )
     times = None
     if measure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cacheir.errors import BackendUnavailable, UsageError
@@ -70,9 +71,9 @@ def why_not_here() -> str | None:
 
 
 @lru_cache(maxsize=8)
-def _why_no_cubin(number: int, others: tuple[object, ...]) -> str | None:
+def _why_no_cubin(number: int, others: tuple[Path, ...]) -> str | None:
     try:
-        load_cubin(ask_capability(number), FOLDER, other_folders(), SOURCE)
+        load_cubin(ask_capability(number), FOLDER, others, SOURCE)
     except (DriverProblem, BackendUnavailable) as reason:
         return str(reason)
     return None

@@ -21,9 +21,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float, out: Tensor) -> None:
 def norm_rows(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     """As ``rms_norm``, where ``out`` may have 16 bits."""
     width = x.shape[-1]
-    given = arguments.Norm(
-        x=x.data_ptr(), weight=weight.data_ptr(), out=out.data_ptr(), width=width, eps=eps
-    )  # fmt: skip
+    given = arguments.Norm(x=x.data_ptr(), weight=weight.data_ptr(), out=out.data_ptr(), width=width, eps=eps)
     launch(_NORMS[out.dtype], (x.numel() // width, 1, 1), THREADS, given, x.device)
 
 
