@@ -328,7 +328,7 @@ def prompt(bench: Bench) -> None:
 
 def candidates(bench: Bench, rows: int) -> tuple[Tensor, Tensor]:
     """(ids, logits) [R, blocks] that the head left."""
-    blocks = rows_tiles.head_blocks(bench.chain.hidden, rows_tiles.bucket(rows) or 0)
+    blocks, _ = rows_tiles.head_blocks(bench.chain.hidden, rows_tiles.bucket(rows) or 0)
     flat = (
         buffer.flatten()[: rows * blocks].view(rows, blocks) for buffer in (bench.buffers.best_id, bench.buffers.best)
     )
@@ -341,7 +341,10 @@ def ends(bench: Bench) -> None:
     chain, buffers = bench.chain, bench.buffers
     embedding, head = (bench.tensors[name].float() for name in (chain.embedding, chain.head))
     first, final = (bench.tensors[name].float() for name in (chain.layers[0].norm, chain.final_norm))
-    for rows in (2, 8, 16, 32):
+    rings = [(rows, ring) for ring in (False, True) for rows in (2, 8, 16, 32)]
+    before = rows_tiles.HEADS[chain.hidden]
+    for rows, ring in rings:
+        rows_tiles.HEADS[chain.hidden] = dict(rows_tiles.RINGS[chain.hidden] if ring else before)
         inputs = bench.inputs(([15, 16, 30, 31] * 8)[:rows])
         bench.launch([bench.step.begin(inputs)])
         x = embedding[inputs.tokens.long()]
@@ -453,46 +456,79 @@ def kernels(bench: Bench) -> None:
         print(f"{rows} rows, us: {json.dumps({k: round(v, 2) for k, v in spent.items()})}", flush=True)
 
 
+Change = tuple[dict[int, Any], dict[int, Any]]  # a choice by rows, and what it becomes by rows; None: none
+
+
+def choices(chain: Chain) -> dict[str, list[Change]]:
+    """Other choices than those of ``rows_tiles``."""
+    every = rows_tiles.BUCKETS
+    qkv, output, gate, down = (chain.matrices[name] for name in ("qkv", "output", "gate_up", "down"))
+
+    def brings(name: str) -> Change:
+        return rows_tiles.BRINGERS, dict.fromkeys(every, name)
+
+    def split(shape: rows_tiles.Shape) -> Change:
+        warps = {2048: 4, 3072: 4, 6144: 6}[shape[2]]
+        return rows_tiles.SPLITS.setdefault(shape, {}), dict.fromkeys(every, (warps, 4))
+
+    def shared(shape: rows_tiles.Shape) -> Change:
+        return rows_tiles.HOLDS[shape], dict.fromkeys(every, ("shared", 2, 0))
+
+    def streams(shape: rows_tiles.Shape, how: Any) -> Change:
+        return rows_tiles.STREAMS.setdefault(shape, {}), dict.fromkeys(every, how)
+
+    made = {"base": [], "head by a ring": [(rows_tiles.HEADS[chain.hidden], rows_tiles.RINGS[chain.hidden])]}
+    made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
+    if chain.kv_heads == 8:
+        heads = rows_tiles.ATTENTIONS[chain.attention]
+        made |= {
+            "attention wider": [(heads, {8: 4, 16: 4, 32: 2})],
+            "attention narrower": [(heads, dict.fromkeys(every, 1))],
+        }
+    made |= {f"{name} in one piece": [streams(shape, None)] for name, shape in (("qkv", qkv), ("gate", gate))
+             if shape in rows_tiles.STREAMS}  # fmt: skip
+    if chain.hidden == 2048:
+        made["both in one piece"] = [streams(qkv, None), streams(gate, None)]
+    if chain.hidden == 1024:
+        made |= {
+            "gate streams": [streams(gate, (16, 6))],
+            "gate streams, split down": [streams(gate, (16, 6)), split(down)],
+            "split down": [split(down)],
+            "qkv shared": [shared(qkv)],
+            "gate shared": [shared(gate)],
+            "gate shared, split down": [shared(gate), split(down)],
+            "both shared": [shared(qkv), shared(gate)],
+            "both shared, split down": [shared(qkv), shared(gate), split(down)],
+            "both shared, both split": [shared(qkv), shared(gate), split(down), split(output)],
+            "both shared, both split, pages by gate": [
+                shared(qkv), shared(gate), split(down), split(output), brings("gate_up")],
+            "both shared, split down, pages by gate": [shared(qkv), shared(gate), split(down), brings("gate_up")],
+        }  # fmt: skip
+    return made
+
+
+def change(changes: Sequence[Change], rows: int) -> list[Change]:
+    """Make ``changes`` for steps of ``rows`` rows; returns what undoes them."""
+    before = [(table, {rows: table.get(rows)}) for table, _ in changes]
+    for table, values in changes:
+        if values[rows] is None:
+            table.pop(rows, None)
+        else:
+            table[rows] = values[rows]
+    return before
+
+
 def variants(bench: Bench) -> None:
-    """Other choices than those of ``rows_tiles``, each alone: milliseconds of a step at 192, and their error."""
-    hidden, inner = bench.chain.hidden, bench.chain.feed_forward
-    down, output = ("residual", hidden, inner), ("residual", hidden, bench.chain.heads * tiles.HEAD_DIM)
-    warps = {2048: 4, 3072: 4, 6144: 6}
-    made: list[tuple[str, dict[Any, Any], Any, dict[int, Any]]] = [("base", {}, None, {})]
-    for name, shape in (("down", down), ("output", output)):
-        if shape[2] in warps and not (shape[2] == 2048 and hidden == 2048):
-            made.append((f"split {name}", rows_tiles.SPLITS, shape, dict.fromkeys((8, 16, 32), (warps[shape[2]], 4))))
-    if hidden == 1024:
-        fit = rows_tiles.FIT_AND_PACE
-        made.append(("gate of 132 registers", fit, ("swiglu", 6144, 1024), dict.fromkeys((8, 16, 32), (1, 8))))
-        made.append(("down of one block", fit, down, dict.fromkeys((8, 16, 32), (1, 2))))
-    heads = rows_tiles.ATTENTIONS
-    if bench.chain.kv_heads == 8:
-        made.append(("attention wider", heads, bench.chain.attention, {8: 4, 16: 2, 32: 2}))
-        made.append(("attention narrower", heads, bench.chain.attention, {8: 1, 16: 1, 32: 1}))
-    for name, table, key, value in made:
-        before = table.get(key)
-        if key is not None:
-            table[key] = value
-        found: dict[str, float] = {}
-        for rows in (8, 16, 32):
+    """Milliseconds of a step at 192 with each of ``choices`` alone."""
+    for name, changes in choices(bench.chain).items():
+        found: dict[int, float] = {}
+        for rows in rows_tiles.BUCKETS:
+            before = change(changes, rows)
             inputs = bench.inputs([192] * rows)
             own = RowsStep(bench.chain, bench.step._weights, bench.buffers, bench.pool)
-            launches = list(own.layers(inputs))
-            found[str(rows)] = round(bench.timed([own.begin(inputs), *launches, own.head(rows)]), 4)
-            if name == "base":
-                for one in launches:
-                    if "qkv" in one.kernel:
-                        one.arguments.page_bytes = 0
-                found[f"{rows} without bringing pages"] = round(
-                    bench.timed([own.begin(inputs), *launches, own.head(rows)]), 4
-                )
+            found[rows] = round(bench.timed([own.begin(inputs), *own.layers(inputs), own.head(rows)], repeats=24), 4)
+            change(before, rows)
         print(f"{name}: {json.dumps(found)}", flush=True)
-        if key is not None:
-            if before is None:
-                del table[key]
-            else:
-                table[key] = before
 
 
 PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {

@@ -3,6 +3,7 @@
 #include "rows_head.cuh"
 #include "rows_product.cuh"
 #include "rows_split.cuh"
+#include "rows_stream.cuh"
 
 // ROW_TILES eighths of the rows; BLOCKS of one kernel must fit a multiprocessor, which bounds its registers.
 #define PRODUCT(EPILOGUE, K, ROWS, TILES, WARPS, HOLD, BLOCKS, PACE, ROW_TILES, AT_ONCE)                                  \
@@ -32,10 +33,20 @@
       rows_append_##NAME##_q##HEADS##_kv##KV_HEADS(const __grid_constant__ RowsAttentionArguments a) {                   \
     append<HEADS, KV_HEADS, NORMED>(a);                                                                                  \
   }
+#define STREAM(EPILOGUE, K, WARPS, STAGES, ROW_TILES)                                                                      \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)                                                            \
+      rows_stream_##EPILOGUE##_k##K##_w##WARPS##_s##STAGES##_c##ROW_TILES(const __grid_constant__ RowsProductArguments a) { \
+    rows_stream<K, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES>(a);                                                     \
+  }
 #define HEAD_OF(WIDTH, ROW_TILES)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 2)                                                    \
+  extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 2)                                                  \
       rows_head_h##WIDTH##_c##ROW_TILES(const __grid_constant__ RowsHeadArguments a) {                                   \
     rows_head<WIDTH, ROW_TILES>(a);                                                                                      \
+  }
+#define RING_HEAD_OF(WIDTH, ROW_TILES, STAGES)                                                                            \
+  extern "C" __global__ void __launch_bounds__(RING_HEAD_WARPS * 32, 1)                                                  \
+      rows_head_h##WIDTH##_c##ROW_TILES##_s##STAGES(const __grid_constant__ RowsHeadArguments a) {                       \
+    ring_head<WIDTH, ROW_TILES, STAGES>(a);                                                                              \
   }
 
 extern "C" __global__ void __launch_bounds__(BEGIN_WARPS * 32) rows_begin(const __grid_constant__ RowsBeginArguments a) {
@@ -48,10 +59,14 @@ extern "C" __global__ void __launch_bounds__(BEGIN_WARPS * 32) rows_advance(cons
 // Qwen3-0.6B: hidden 1024, feed-forward 3072, 16 and 8 heads.
 PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 1, 1)
 PRODUCT(residual, 2048, 8, 1, 16, registers, 2, 0, 1, 1)
-PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 1, 1)
 PRODUCT(swiglu, 1024, 16, 3, 8, registers, 2, 8, 1, 1)
-PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 1, 1)
 PRODUCT(residual, 3072, 8, 1, 12, registers, 2, 2, 1, 1)
+PRODUCT(qkv, 1024, 16, 2, 8, shared, 2, 0, 1, 1)
+PRODUCT(qkv, 1024, 16, 2, 8, shared, 2, 0, 2, 2)
+PRODUCT(qkv, 1024, 16, 2, 8, shared, 2, 0, 4, 2)
+PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 1, 1)
+PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 2, 2)
+PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 4, 2)
 SPLIT(3072, 2, 4, 8, 4, 1, 1)
 SPLIT(3072, 2, 4, 8, 4, 2, 2)
 SPLIT(3072, 2, 4, 8, 4, 4, 2)
@@ -71,9 +86,15 @@ ATTENTION(16, 8, normed, true, 4, 2)
 ATTENTION(16, 8, normed, true, 2, 2)
 ATTENTION(16, 8, normed, true, 1, 2)
 PROMPT(16, 8, normed, true, 1)
+STREAM(swiglu, 1024, 16, 6, 1)
+STREAM(swiglu, 1024, 16, 6, 2)
+STREAM(swiglu, 1024, 16, 6, 4)
 HEAD_OF(1024, 1)
+RING_HEAD_OF(1024, 1, 8)
 HEAD_OF(1024, 2)
+RING_HEAD_OF(1024, 2, 8)
 HEAD_OF(1024, 4)
+RING_HEAD_OF(1024, 4, 8)
 
 // Qwen3-1.7B: hidden 2048, feed-forward 6144, 16 and 8 heads.
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
@@ -91,9 +112,18 @@ PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 4, 2)
 PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 4, 2)
 PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 4, 2)
 PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 4, 1)
+STREAM(qkv, 2048, 16, 8, 1)
+STREAM(qkv, 2048, 16, 8, 2)
+STREAM(qkv, 2048, 16, 6, 4)
+STREAM(swiglu, 2048, 16, 8, 1)
+STREAM(swiglu, 2048, 16, 8, 2)
+STREAM(swiglu, 2048, 16, 6, 4)
 HEAD_OF(2048, 1)
+RING_HEAD_OF(2048, 1, 8)
 HEAD_OF(2048, 2)
+RING_HEAD_OF(2048, 2, 8)
 HEAD_OF(2048, 4)
+RING_HEAD_OF(2048, 4, 4)
 
 // DeepSeek-R1-Distill-Qwen-1.5B: hidden 1536, feed-forward 8960, 12 and 2 heads.
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
@@ -108,9 +138,15 @@ PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 2, 2)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
 PRODUCT(residual, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
 PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 4, 2)
+STREAM(swiglu, 1536, 16, 8, 1)
+STREAM(swiglu, 1536, 16, 8, 2)
+STREAM(swiglu, 1536, 16, 6, 4)
 HEAD_OF(1536, 1)
+RING_HEAD_OF(1536, 1, 8)
 HEAD_OF(1536, 2)
+RING_HEAD_OF(1536, 2, 8)
 HEAD_OF(1536, 4)
+RING_HEAD_OF(1536, 4, 6)
 SPLIT(8960, 2, 7, 8, 3, 1, 1)
 SPLIT(8960, 2, 7, 8, 3, 2, 2)
 SPLIT(8960, 2, 7, 8, 3, 4, 1)

@@ -52,15 +52,75 @@ struct RowsHeadArguments {
   float eps;
 };
 
-constexpr int ROWS_HEAD_WARPS = 9;  // two blocks on each of 132 multiprocessors take 151,936 tokens in four whole turns
+constexpr int ROWS_HEAD_WARPS = 9, RING_HEAD_WARPS = 18;  // 18 on each of 132 multiprocessors take 151,936 tokens in four turns
+
+// The largest logits that a lane has seen of its rows, 8 c + 2 t + e, with their tokens.
+template <int ROW_TILES, int WARPS> struct Candidates {
+  float best[ROW_TILES][2], scale[ROW_TILES][2];
+  int id[ROW_TILES][2];
+
+  __device__ __forceinline__ void begin(const float *scales) {
+#pragma unroll
+    for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        best[c][e] = -INFINITY;
+        id[c][e] = 0x7fffffff;
+        scale[c][e] = scales[8 * c + 2 * (threadIdx.x & 3) + e];
+      }
+  }
+  // The products of 16 tokens from `first` on.
+  __device__ __forceinline__ void take(const float (&sum)[ROW_TILES][4], int first) {
+#pragma unroll
+    for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+      for (int side = 0; side < 2; side++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          const float logit = sum[c][2 * side + e] * scale[c][e];
+          if (logit > best[c][e]) { best[c][e] = logit; id[c][e] = first + 8 * side + ((threadIdx.x & 31) >> 2); }
+          if (!(logit < INFINITY)) { best[c][e] = INFINITY; id[c][e] = NO_TOKEN; }
+        }
+  }
+  // The block's, to the places of each row.
+  __device__ __forceinline__ void leave(const RowsHeadArguments &a) {
+    constexpr int R = 8 * ROW_TILES;
+    __shared__ float bests[WARPS][R];
+    __shared__ int ids[WARPS][R];
+    const int warp = threadIdx.x >> 5, t = threadIdx.x & 3, g = (threadIdx.x & 31) >> 2;
+#pragma unroll
+    for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+#pragma unroll
+        for (int offset = 4; offset <= 16; offset *= 2) {
+          const float v = __shfl_xor_sync(~0u, best[c][e], offset);
+          const int other = __shfl_xor_sync(~0u, id[c][e], offset);
+          if (v > best[c][e] || (v == best[c][e] && other < id[c][e])) { best[c][e] = v; id[c][e] = other; }
+        }
+        if (g == 0) { bests[warp][8 * c + 2 * t + e] = best[c][e]; ids[warp][8 * c + 2 * t + e] = id[c][e]; }
+      }
+    __syncthreads();
+    if (threadIdx.x < R) {
+      float top = bests[0][threadIdx.x];
+      int first = ids[0][threadIdx.x];
+      for (int i = 1; i < WARPS; i++) {
+        const float v = bests[i][threadIdx.x];
+        const int other = ids[i][threadIdx.x];
+        if (v > top || (v == top && other < first)) { top = v; first = other; }
+      }
+      a.best[threadIdx.x * gridDim.x + blockIdx.x] = top;
+      a.best_id[threadIdx.x * gridDim.x + blockIdx.x] = first;
+    }
+  }
+};
 
 // A warp takes 16 rows of the matrix at a time; they are the one operand as they lie, in the order of k of product.cuh.
 template <int H, int ROW_TILES> __device__ __forceinline__ void rows_head(const RowsHeadArguments &a) {
   constexpr int R = 8 * ROW_TILES, STEPS = H / 32, AHEAD = ROW_TILES == 1 ? 8 : 4, CHUNKS = STEPS / AHEAD;
   static_assert(STEPS % AHEAD == 0, "width");
   extern __shared__ __align__(128) char held[];
-  __shared__ float scales[R], bests[ROWS_HEAD_WARPS][R];
-  __shared__ int ids[ROWS_HEAD_WARPS][R];
+  __shared__ float scales[R];
   bf16 *x = (bf16 *)held;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   const int stride = gridDim.x * ROWS_HEAD_WARPS, tiles = a.vocabulary / 16;
@@ -80,16 +140,8 @@ template <int H, int ROW_TILES> __device__ __forceinline__ void rows_head(const 
   for (int i = threadIdx.x; i < R * H / 8; i += ROWS_HEAD_WARPS * 32) *(uint4 *)(x + i * 8) = load_activation(a.rows + i * 8);
   row_scales<H, R, ROWS_HEAD_WARPS>(a.squares, a.square_count, a.eps, scales);
   __syncthreads();
-  float best[ROW_TILES][2], scale[ROW_TILES][2];
-  int id[ROW_TILES][2];
-#pragma unroll
-  for (int c = 0; c < ROW_TILES; c++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      best[c][e] = -INFINITY;
-      id[c][e] = 0x7fffffff;
-      scale[c][e] = scales[8 * c + 2 * t + e];
-    }
+  Candidates<ROW_TILES, ROWS_HEAD_WARPS> candidates;
+  candidates.begin(scales);
   for (; tile < tiles; tile += stride) {
     float sum[ROW_TILES][4] = {};
 #pragma unroll
@@ -107,41 +159,63 @@ template <int H, int ROW_TILES> __device__ __forceinline__ void rows_head(const 
         if (chunk + 1 < CHUNKS) load(i, tile, chunk + 1);
         else if (tile + stride < tiles) load(i, tile + stride, 0);
       }
-#pragma unroll
-    for (int c = 0; c < ROW_TILES; c++)
-#pragma unroll
-      for (int side = 0; side < 2; side++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          const float logit = sum[c][2 * side + e] * scale[c][e];
-          if (logit > best[c][e]) { best[c][e] = logit; id[c][e] = tile * 16 + 8 * side + g; }
-          if (!(logit < INFINITY)) { best[c][e] = INFINITY; id[c][e] = NO_TOKEN; }
-        }
+    candidates.take(sum, tile * 16);
   }
-#pragma unroll
-  for (int c = 0; c < ROW_TILES; c++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-#pragma unroll
-      for (int offset = 4; offset <= 16; offset *= 2) {
-        const float v = __shfl_xor_sync(~0u, best[c][e], offset);
-        const int other = __shfl_xor_sync(~0u, id[c][e], offset);
-        if (v > best[c][e] || (v == best[c][e] && other < id[c][e])) { best[c][e] = v; id[c][e] = other; }
-      }
-      if (g == 0) { bests[warp][8 * c + 2 * t + e] = best[c][e]; ids[warp][8 * c + 2 * t + e] = id[c][e]; }
+  candidates.leave(a);
+}
+
+// The same; the matrix streams through a ring in shared memory as in stream.cuh.
+template <int H, int ROW_TILES, int STAGES> __device__ __forceinline__ void ring_head(const RowsHeadArguments &a) {
+  constexpr int R = 8 * ROW_TILES, STEPS = H / 32;
+  static_assert(H % 32 == 0, "width");
+  extern __shared__ __align__(128) char held[];  // the rows, then [RING_HEAD_WARPS][STAGES][1024]
+  __shared__ float scales[R];
+  bf16 *x = (bf16 *)held;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  const int stride = gridDim.x * RING_HEAD_WARPS, tiles = a.vocabulary / 16;
+  let_next_start();
+  int tile = blockIdx.x * RING_HEAD_WARPS + warp;
+  const char *ring = held + R * H * 2 + warp * STAGES * 1024 + lane * 16;
+  const char *upper = (const char *)(a.weights + ((size_t)tile * 16 + g) * H + 8 * t);
+  int left = tile < tiles ? (tiles - tile + stride - 1) / stride * STEPS : 0, ahead = 0;
+  auto ask = [&](int stage) {
+    if (left > 0) {
+      copy_piece(shared_address(ring) + stage * 1024, upper + ahead * 64);
+      copy_piece(shared_address(ring) + stage * 1024 + 512, upper + 16 * H + ahead * 64);
+      left--;
+      if (++ahead == STEPS) { ahead = 0; upper += (size_t)stride * 32 * H; }
     }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  // Not unrolled: of places that are known nvcc 13.0 makes an instruction (a uniform register and a cache policy) that traps.
+#pragma unroll 1
+  for (int stage = 0; stage < STAGES; stage++) ask(stage);
+  wait_for_previous();
+#pragma unroll 4
+  for (int i = threadIdx.x; i < R * H / 8; i += RING_HEAD_WARPS * 32) *(uint4 *)(x + i * 8) = load_activation(a.rows + i * 8);
+  row_scales<H, R, RING_HEAD_WARPS>(a.squares, a.square_count, a.eps, scales);
   __syncthreads();
-  if (threadIdx.x < R) {
-    float top = bests[0][threadIdx.x];
-    int first = ids[0][threadIdx.x];
-    for (int i = 1; i < ROWS_HEAD_WARPS; i++) {
-      const float v = bests[i][threadIdx.x];
-      const int other = ids[i][threadIdx.x];
-      if (v > top || (v == top && other < first)) { top = v; first = other; }
+  Candidates<ROW_TILES, RING_HEAD_WARPS> candidates;
+  candidates.begin(scales);
+  int stage = 0;
+  for (; tile < tiles; tile += stride) {
+    float sum[ROW_TILES][4] = {};
+#pragma unroll(STAGES / 2)
+    for (int p = 0; p < STEPS; p++) {
+      asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+      const uint4 u = *(const uint4 *)(ring + stage * 1024), v = *(const uint4 *)(ring + stage * 1024 + 512);
+#pragma unroll
+      for (int c = 0; c < ROW_TILES; c++) {
+        const uint4 y = *(const uint4 *)(x + (c * STEPS + p) * 256 + lane * 8);
+        multiply_add(sum[c], u.x, v.x, u.y, v.y, y.x, y.y);
+        multiply_add(sum[c], u.z, v.z, u.w, v.w, y.z, y.w);
+      }
+      ask(stage);
+      if (++stage == STAGES) stage = 0;
     }
-    a.best[threadIdx.x * gridDim.x + blockIdx.x] = top;
-    a.best_id[threadIdx.x * gridDim.x + blockIdx.x] = first;
+    candidates.take(sum, tile * 16);
   }
+  candidates.leave(a);
 }
 
 struct RowsAdvanceArguments {

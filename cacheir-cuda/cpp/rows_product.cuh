@@ -21,8 +21,8 @@ struct RowsProductArguments {
   int square_count;       // a multiple of 64
   int outputs;            // N, of swiglu N / 2
   float eps;
-  // qkv: the pages that the attention after it reads are brought into the L2 cache ahead of it.
-  int page_bytes, row_count, page_tokens, table_width, step;  // page_bytes: of one page of this layer; 0: none are brought
+  // The pages that an attention further on reads are brought into the L2 cache ahead of it.
+  int page_bytes, row_count, page_tokens, table_width, step;  // page_bytes: of one page of a layer; 0: none are brought
   const char *pages;
   const int *page_table;  // [row_count][table_width]
   const int *positions;   // [row_count]
@@ -35,15 +35,14 @@ __device__ __forceinline__ size_t tiled(int row, int k, int width) {
 
 // The blocks are dealt to the rows in turn.
 __device__ __forceinline__ void bring_pages(const RowsProductArguments &a) {
-  constexpr int LINE = 128;
-  const int row = blockIdx.x % a.row_count, each = a.page_bytes / LINE;
-  const int *table = a.page_table + (size_t)row * a.table_width;
-  const int pages = min((a.positions[row] + a.step - 1) / a.page_tokens + 1, a.table_width);
-  const int stride = gridDim.x / a.row_count * blockDim.x;
-  if (blockIdx.x / a.row_count * blockDim.x >= stride) return;  // of an incomplete turn
-  for (int line = blockIdx.x / a.row_count * blockDim.x + threadIdx.x; line < pages * each; line += stride) {
-    const char *at = a.pages + (size_t)table[line / each] * a.page_bytes + line % each * LINE;
-    asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+  constexpr int PIECE = 8192;
+  const int row = blockIdx.x % a.row_count, turns = gridDim.x / a.row_count, turn = blockIdx.x / a.row_count;
+  if (turn >= turns) return;
+  const int each = a.page_bytes / PIECE, *table = a.page_table + (size_t)row * a.table_width;
+  const int pieces = min((a.positions[row] + a.step - 1) / a.page_tokens + 1, a.table_width) * each;
+  for (int i = turn + threadIdx.x * turns; i < pieces; i += blockDim.x * turns) {
+    const char *at = a.pages + (size_t)table[i / each] * a.page_bytes + i % each * PIECE;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(at), "r"(PIECE) : "memory");
   }
 }
 
@@ -107,7 +106,7 @@ __device__ __forceinline__ void rows_product(const RowsProductArguments &a) {
     copy_to_shared(shared_address(held) + warp * WARP_BYTES, weights, WARP_BYTES, shared_address(&barriers[warp]));
   }
   __syncwarp();
-  if (EPILOGUE == Epilogue::qkv && a.page_bytes) bring_pages(a);
+  if (a.page_bytes) bring_pages(a);
   auto index_of = [&](int round) { return round * THREADS + (int)threadIdx.x; };
   auto finishes = [&](int index) { return index % LANES == 0 && index < PAIRS * LANES; };
   auto output_of = [&](int index) { return blockIdx.x * EACH + index / LANES % EACH; };

@@ -42,6 +42,7 @@ __device__ __forceinline__ void rows_split(const RowsProductArguments &a) {
   }
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
   __syncthreads();
+  if (a.page_bytes) bring_pages(a);
   constexpr int ROUNDS = (R * 4 + THREADS - 1) / THREADS;  // a thread finishes one output of a row
   const int output = first_output + 4 * rank + (threadIdx.x & 3);
   const float gain = a.gain[output];

@@ -56,8 +56,8 @@ class RowsBuffers:
         self.squares, self.middle_squares = floats(rows * hidden // 4), floats(rows * hidden // 4)
         self.qkv = floats(rows, (chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
         self.attended, self.gated = narrow(rows, wide), narrow(rows, chain.feed_forward)
-        self.best = floats(rows, rows_tiles.HEAD_BLOCKS)
-        self.best_id = torch.zeros((rows, rows_tiles.HEAD_BLOCKS), dtype=torch.int32, device=device)
+        self.best = floats(rows, 2 * rows_tiles.MULTIPROCESSORS)
+        self.best_id = torch.zeros((rows, 2 * rows_tiles.MULTIPROCESSORS), dtype=torch.int32, device=device)
         self.turns = ChainBuffers.turns_of(chain, device, max_seq)
 
 
@@ -69,7 +69,8 @@ class RowsStep:
         self._layers = [weights.layer(number) for number in range(len(chain.layers))]
         for layer in range(len(self._layers)):  # made now, not in the first step
             for name in chain.matrices:
-                self._matrix(name, layer, rows_tiles.BUCKETS[-1])
+                for rows in rows_tiles.BUCKETS:
+                    self._matrix(name, layer, rows)
 
     def squares(self, name: str, count: int) -> int:
         """How many parts of each row's sum of squares the product ``name`` leaves in a step of ``count`` rows."""
@@ -90,8 +91,8 @@ class RowsStep:
         chain, buffers = self._chain, self.buffers
         rows = bucket_of(count)
         return KernelLaunch(
-            rows_tiles.head_kernel(chain.hidden, rows), rows_tiles.head_blocks(chain.hidden, rows),
-            rows_tiles.HEAD_THREADS, rows_tiles.head_shared_bytes(chain.hidden, rows),
+            rows_tiles.head_kernel(chain.hidden, rows), *rows_tiles.head_blocks(chain.hidden, rows),
+            rows_tiles.head_shared_bytes(chain.hidden, rows),
             arguments.RowsHead(
                 weights=_at(self._weights.head), rows=_at(buffers.normed), squares=_at(buffers.squares),
                 best=_at(buffers.best), best_id=_at(buffers.best_id), vocabulary=chain.vocabulary,
@@ -125,30 +126,43 @@ class RowsStep:
 
     def _layer(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
         chain, buffers, weights, count = self._chain, self.buffers, self._layers[number], inputs.count
-        decode, pages = inputs.row_starts is None, self._pool.layer(chain.layers[number].number)
         yield self._product(
             "qkv", number, count, rows=_at(buffers.normed), squares=_at(buffers.squares),
             square_count=self.squares("down", count), bias=_at(weights["bias"]), out=_at(buffers.qkv), eps=chain.eps,
-            page_bytes=pages[0].nbytes if decode else 0, row_count=count, page_tokens=self._pool.page_tokens,
-            table_width=inputs.page_table.shape[1], step=step, pages=_at(pages), page_table=_at(inputs.page_table),
-            positions=_at(inputs.positions),
+            **self._bring("qkv", number, inputs, step),
         )  # fmt: skip
         yield from self._attention(number, inputs, step)
         yield self._product(
             "output", number, count, rows=_at(buffers.attended), residual=_at(buffers.hidden),
             gain=_at(weights["feed_forward_norm"]), out=_at(buffers.middle), next=_at(buffers.middle_normed),
-            next_squares=_at(buffers.middle_squares),
+            next_squares=_at(buffers.middle_squares), **self._bring("output", number, inputs, step),
         )  # fmt: skip
         yield self._product(
             "gate_up", number, count, rows=_at(buffers.middle_normed), squares=_at(buffers.middle_squares),
             square_count=self.squares("output", count), out=_at(buffers.gated), eps=chain.eps,
+            **self._bring("gate_up", number, inputs, step),
         )  # fmt: skip
         last = number == len(self._layers) - 1
         gain = self._weights.final_norm if last else self._layers[number + 1]["norm"]
         yield self._product(
             "down", number, count, rows=_at(buffers.gated), residual=_at(buffers.middle), gain=_at(gain),
             out=_at(buffers.hidden), next=_at(buffers.normed), next_squares=_at(buffers.squares),
+            **self._bring("down", number, inputs, step),
         )  # fmt: skip
+
+    def _bring(self, name: str, number: int, inputs: RowsInputs, step: int) -> dict[str, int]:
+        """What the product ``name`` of layer ``number`` brings into the L2 cache: the pages of the attention next."""
+        of_layer = number if name == "qkv" else number + 1
+        bringer = rows_tiles.BRINGERS[bucket_of(inputs.count)]
+        brings = name == bringer or (name == "qkv" and number == 0 and bringer)
+        if not brings or inputs.row_starts is not None or of_layer == len(self._layers):
+            return {}
+        pages = self._pool.layer(self._chain.layers[of_layer].number)
+        return {
+            "page_bytes": pages[0].nbytes, "row_count": inputs.count, "page_tokens": self._pool.page_tokens,
+            "table_width": inputs.page_table.shape[1], "step": step, "pages": _at(pages),
+            "page_table": _at(inputs.page_table), "positions": _at(inputs.positions),
+        }  # fmt: skip
 
     def _attention(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
         chain, buffers, weights = self._chain, self.buffers, self._layers[number]
@@ -182,11 +196,10 @@ class RowsStep:
         )  # fmt: skip
 
     def _matrix(self, name: str, number: int, count: int) -> torch.Tensor | None:
-        if isinstance(self._tile(name, count), rows_tiles.SplitTile):
-            return self._weights.plain(number, name)
-        return self._layers[number][name]
+        packed = isinstance(self._tile(name, count), rows_tiles.RowsTile)
+        return self._layers[number][name] if packed else self._weights.plain(number, name)
 
-    def _tile(self, name: str, count: int) -> rows_tiles.RowsTile | rows_tiles.SplitTile:
+    def _tile(self, name: str, count: int) -> rows_tiles.Product:
         tile = rows_tiles.rows_tile(self._chain.matrices[name], bucket_of(count))
         assert tile is not None, "why_not_rows comes first"
         return tile

@@ -110,7 +110,7 @@ class RowsChain:
             width = -(-self._max_seq // self._pool.page_tokens)
             self._recorded[count] = _Recorded(count, width, self._max_seq, self._device)
         recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
-        graphs = [self._graph(recorded, steps) for steps in split_steps(n, STEPS_OF_GRAPHS)]
+        graphs = [self._graph(recorded, steps) for steps in rising(n)]
         recorded.inputs.fill(filled_up(staged.inputs, recorded.inputs.tensors))
         recorded.ring[:n] = EMPTY
         self._module.launch([self._step.begin(recorded.rows)])
@@ -158,6 +158,11 @@ class _Recorded:
         self.tokens = tokens.pin_memory() if device.type == "cuda" else tokens
         self.ring: I32 = self.tokens.numpy()
         self.graphs: dict[int, Graph] = {}
+
+
+def rising(n: int) -> list[int]:
+    """``n`` as graph sizes, the least first: a small graph is soon launched, and the device works on it meanwhile."""
+    return sorted([*split_steps(n - 1, STEPS_OF_GRAPHS), 1])
 
 
 def filled_up(given: Mapping[str, I32], wanted: Mapping[str, torch.Tensor]) -> dict[str, I32]:

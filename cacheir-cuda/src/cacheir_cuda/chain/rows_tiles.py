@@ -8,8 +8,9 @@ from cacheir_cuda.chain.tiles import CHOICES, Heads, Tile
 
 BUCKETS = (8, 16, 32)  # rows that a product takes; a step of fewer is filled up
 BEGIN, ADVANCE = "rows_begin", "rows_advance"
-BEGIN_THREADS, ATTENTION_THREADS, HEAD_THREADS = 256, 256, 288
-HEAD_BLOCKS = 264  # at most: two for each multiprocessor
+BEGIN_THREADS, ATTENTION_THREADS = 256, 256
+MULTIPROCESSORS = 132  # of an H200
+HEAD_WARPS = 18  # of a multiprocessor: 151,936 tokens in four turns of 16 each
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, for its blocks
 SQUARES_AT_ONCE = 64  # parts of a row's sum of squares come in whole numbers of them
 Shape = tuple[str, int, int]  # kind, rows and columns of a matrix
@@ -19,10 +20,11 @@ Shape = tuple[str, int, int]  # kind, rows and columns of a matrix
 class RowsTile:
     """A product of ``rows`` rows with a matrix that is packed for ``packed``, the choice of the one-row chain.
 
-    ``fit`` and ``pace`` are as in ``Tile``.
+    ``hold``, ``fit`` and ``pace`` are as in ``Tile``; those of ``packed`` do not count here.
     """
 
     packed: Tile
+    hold: str
     fit: int
     pace: int
     rows: int
@@ -31,7 +33,7 @@ class RowsTile:
         """The function's name in the cubin."""
         tile = self.packed
         shape = f"k{columns}_r{tile.rows}_t{tile.tiles}_w{tile.warps}"
-        return f"rows_product_{tile.kind}_{shape}_{tile.hold}_b{self.fit}_p{self.pace}_c{self.rows // 8}"
+        return f"rows_product_{tile.kind}_{shape}_{self.hold}_b{self.fit}_p{self.pace}_c{self.rows // 8}"
 
     def blocks(self, matrix_rows: int) -> int:
         """Blocks for a matrix of ``matrix_rows`` rows."""
@@ -44,8 +46,8 @@ class RowsTile:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a block: the sums of its warps, which lie over weights where those are there too."""
-        sums = self.rows * (self.packed.tiles * 16 + 4) + 8
-        return self.packed.shared_bytes(columns) or 4 * self.packed.warps * sums
+        tile, sums = self.packed, self.rows * (self.packed.tiles * 16 + 4) + 8
+        return 2 * tile.tiles * tile.rows * columns if self.hold == "shared" else 4 * tile.warps * sums
 
     def squares(self, matrix_rows: int) -> int:
         """How many parts of each row's sum of squares it leaves."""
@@ -86,24 +88,68 @@ class SplitTile:
         return self.blocks(matrix_rows)
 
 
-# Matrix -> rows of the step -> blocks that must fit a multiprocessor, pace.
-FIT_AND_PACE: dict[Shape, dict[int, tuple[int, int]]] = {
+@dataclass(frozen=True)
+class StreamTile:
+    """A product of ``rows`` rows whose matrix streams through a ring (``cpp/rows_stream.cuh``).
+
+    Each of ``warps`` warps has ``stages`` kilobytes under way.
+    """
+
+    kind: str
+    warps: int
+    stages: int
+    rows: int
+
+    fit = 1
+
+    def kernel(self, columns: int) -> str:
+        """The function's name in the cubin."""
+        return f"rows_stream_{self.kind}_k{columns}_w{self.warps}_s{self.stages}_c{self.rows // 8}"
+
+    def blocks(self, matrix_rows: int) -> int:
+        """Blocks for a matrix of ``matrix_rows`` rows: each walks over every so many tiles of 16."""
+        return min(MULTIPROCESSORS, matrix_rows // 16)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    def shared_bytes(self, columns: int) -> int:
+        """Dynamic shared memory of a block: the ring, and the sums of two tiles."""
+        return self.warps * (self.stages * 1024 + 2 * 4 * (self.rows * 20 + 8))
+
+    def squares(self, matrix_rows: int) -> int:
+        """None are left: what comes next is no norm."""
+        return 0
+
+
+Product = RowsTile | SplitTile | StreamTile
+# Matrix -> rows of the step -> where weights wait, blocks that must fit a multiprocessor, pace.
+_SHARED = dict.fromkeys(BUCKETS, ("shared", 1, 0))
+HOLDS: dict[Shape, dict[int, tuple[str, int, int]]] = {
     # Qwen3-0.6B
-    ("qkv", 4096, 1024): {8: (1, 4), 16: (1, 4), 32: (1, 4)},
-    ("residual", 1024, 2048): {8: (2, 0), 16: (1, 0), 32: (1, 0)},
-    ("swiglu", 6144, 1024): {8: (2, 8), 16: (1, 8), 32: (1, 8)},
-    ("residual", 1024, 3072): {8: (2, 2), 16: (1, 2), 32: (1, 2)},
+    ("qkv", 4096, 1024): {8: ("registers", 1, 4), 16: ("registers", 1, 4), 32: ("registers", 1, 4)},
+    ("residual", 1024, 2048): {8: ("registers", 2, 0), 16: ("registers", 1, 0), 32: ("registers", 1, 0)},
+    ("swiglu", 6144, 1024): {8: ("registers", 2, 8), 16: ("registers", 1, 8), 32: ("registers", 1, 8)},
+    ("residual", 1024, 3072): {8: ("registers", 2, 2), 16: ("registers", 1, 2), 32: ("registers", 1, 2)},
     # Qwen3-1.7B
-    ("qkv", 4096, 2048): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
-    ("residual", 2048, 2048): {8: (2, 4), 16: (1, 4), 32: (1, 4)},
-    ("swiglu", 12288, 2048): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
-    ("residual", 2048, 6144): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
+    ("qkv", 4096, 2048): _SHARED,
+    ("residual", 2048, 2048): {8: ("registers", 2, 4), 16: ("registers", 1, 4), 32: ("registers", 1, 4)},
+    ("swiglu", 12288, 2048): _SHARED,
+    ("residual", 2048, 6144): _SHARED,
     # DeepSeek-R1-Distill-Qwen-1.5B
-    ("qkv", 2048, 1536): {8: (2, 4), 16: (2, 4), 32: (1, 4)},
-    ("residual", 1536, 1536): {8: (2, 4), 16: (2, 4), 32: (1, 4)},
-    ("swiglu", 17920, 1536): {8: (1, 0), 16: (1, 0), 32: (1, 0)},
+    ("qkv", 2048, 1536): {8: ("registers", 2, 4), 16: ("registers", 2, 4), 32: ("registers", 1, 4)},
+    ("residual", 1536, 1536): {8: ("registers", 2, 4), 16: ("registers", 2, 4), 32: ("registers", 1, 4)},
+    ("swiglu", 17920, 1536): _SHARED,
 }
-# Matrix -> rows of the step -> warps, blocks that must fit a multiprocessor. They come before FIT_AND_PACE.
+# Matrix -> rows of the step -> warps, kilobytes that a warp has under way. They come first.
+STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
+    ("qkv", 4096, 2048): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
+    ("swiglu", 12288, 2048): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
+    ("swiglu", 17920, 1536): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
+}
+# Matrix -> rows of the step -> warps, blocks that must fit a multiprocessor. They come before HOLDS.
 SPLITS: dict[Shape, dict[int, tuple[int, int]]] = {
     ("residual", 1536, 8960): {8: (7, 3), 16: (7, 3), 32: (7, 3)},
 }
@@ -116,7 +162,11 @@ ATTENTIONS: dict[Heads, dict[int, int]] = {
 }
 # Blocks that share a KV head of one row of a prompt.
 PROMPT_BLOCKS = {Heads(1024, 16, 8, True): 1, Heads(2048, 16, 8, True): 1, Heads(1536, 12, 2, False): 4}
-HEADS = (1024, 2048, 1536)  # widths of rows
+# Rows of the step -> the product that brings pages into the L2 cache ahead of the attention that reads them; "": none.
+BRINGERS = {8: "qkv", 16: "qkv", 32: ""}
+# Width of the rows -> rows of the step -> kilobytes that a warp of the head has under way; 0: in registers.
+HEADS = {width: dict.fromkeys(BUCKETS, 0) for width in (1024, 2048, 1536)}
+RINGS = {1024: {8: 8, 16: 8, 32: 8}, 2048: {8: 8, 16: 8, 32: 4}, 1536: {8: 8, 16: 8, 32: 6}}
 
 
 def bucket(rows: int) -> int | None:
@@ -126,15 +176,18 @@ def bucket(rows: int) -> int | None:
 
 def shapes() -> list[Shape]:
     """Every matrix that there are kernels for."""
-    return [*FIT_AND_PACE, *(shape for shape in SPLITS if shape not in FIT_AND_PACE)]
+    return [*HOLDS, *(shape for shape in SPLITS if shape not in HOLDS)]
 
 
-def rows_tile(shape: Shape, count: int) -> RowsTile | SplitTile | None:
+def rows_tile(shape: Shape, count: int) -> Product | None:
     """The choice for a matrix and a step of ``count`` rows, a bucket; None where there is none."""
+    stream = STREAMS.get(shape, {}).get(count)
+    if stream:
+        return StreamTile(shape[0], *stream, count)
     split = SPLITS.get(shape, {}).get(count)
     if split:
         return SplitTile(*split, count)
-    found = FIT_AND_PACE.get(shape, {}).get(count)
+    found = HOLDS.get(shape, {}).get(count)
     return RowsTile(CHOICES[shape], *found, count) if found else None
 
 
@@ -160,17 +213,21 @@ def append_kernel(heads: Heads) -> str:
 
 def head_kernel(width: int, rows: int) -> str:
     """The function's name in the cubin."""
-    return f"rows_head_h{width}_c{rows // 8}"
+    stages = HEADS[width][rows]
+    return f"rows_head_h{width}_c{rows // 8}" + (f"_s{stages}" if stages else "")
 
 
 def head_shared_bytes(width: int, rows: int) -> int:
-    """Dynamic shared memory of a block of the head: the rows."""
-    return rows * width * 2
+    """Dynamic shared memory of a block of the head: the rows and the ring."""
+    return rows * width * 2 + HEAD_WARPS * HEADS[width][rows] * 1024
 
 
-def head_blocks(width: int, rows: int) -> int:
-    """Blocks of the head: as many as are there together."""
-    return HEAD_BLOCKS if 2 * (head_shared_bytes(width, rows) + 4096) <= SHARED_BYTES else HEAD_BLOCKS // 2
+def head_blocks(width: int, rows: int) -> tuple[int, int]:
+    """Blocks of the head, and threads of each: two a multiprocessor where the weights wait in registers."""
+    if HEADS[width][rows]:
+        return MULTIPROCESSORS, 32 * HEAD_WARPS
+    twice = 2 * (head_shared_bytes(width, rows) + 4096) <= SHARED_BYTES
+    return MULTIPROCESSORS * (2 if twice else 1), 16 * HEAD_WARPS
 
 
 def all_kernels() -> set[str]:

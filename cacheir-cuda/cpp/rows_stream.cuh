@@ -1,0 +1,104 @@
+// A matrix of many megabytes times several rows: tiles stream through a ring in shared memory.
+//
+// As stream.cuh, by row: a block walks over its tiles (every gridDim.x-th one) of the matrix as it is stored, and each warp
+// has STAGES steps of its own slice of k under way, some of them before the rows are there.  The rows stay in registers.
+#pragma once
+#include "rows_product.cuh"
+
+template <int K, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES>
+__device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
+  constexpr int SLICE = K / WARPS, STEPS = SLICE / 32, R = 8 * ROW_TILES, THREADS = WARPS * 32, STRIDE = 16 + 4;
+  constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : 16;  // of a tile
+  constexpr int LANES = OUTPUTS * R * 4 <= THREADS ? 4 : OUTPUTS * R * 2 <= THREADS ? 2 : 1;  // finish an output of a row
+  constexpr int ROUNDS = (OUTPUTS * R * LANES + THREADS - 1) / THREADS, SPAN = R * STRIDE + 8;
+  static_assert(K % WARPS == 0 && SLICE % 32 == 0 && EPILOGUE != Epilogue::residual, "stream");
+  extern __shared__ __align__(128) char held[];  // [WARPS][STAGES][1024], then float [2][WARPS][SPAN]
+  __shared__ float scales[R];
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  let_next_start();
+
+  // 1. The first steps of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
+  const int all = a.outputs / OUTPUTS, tiles = (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+  const u32 ring = shared_address(held) + warp * STAGES * 1024 + lane * 16;
+  const char *upper = (const char *)(a.weights + ((size_t)blockIdx.x * OUTPUTS + g) * K + warp * SLICE + 8 * t);
+  const size_t lower = (EPILOGUE == Epilogue::swiglu ? (size_t)a.outputs : 8) * K * 2;  // from row g to its other row
+  const size_t stride = (size_t)gridDim.x * OUTPUTS * K * 2;
+  int left = tiles * STEPS, ahead = 0;
+  auto ask = [&](int stage) {
+    if (left > 0) {
+      copy_piece(ring + stage * 1024, upper + ahead * 64);
+      copy_piece(ring + stage * 1024 + 512, upper + lower + ahead * 64);
+      left--;
+      if (++ahead == STEPS) { ahead = 0; upper += stride; }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+#pragma unroll
+  for (int stage = 0; stage < STAGES; stage++) ask(stage);
+  if (a.page_bytes) bring_pages(a);
+  const bf16 *rows = a.rows + warp * STEPS * 256 + lane * 8;
+  const float *squares = a.squares;
+  const int square_count = a.square_count;
+  asm volatile("" : "+l"(rows), "+l"(squares));  // read the launch's parameters now, not after the wait
+
+  // 2. The rows.
+  wait_for_previous();
+  uint4 x[ROW_TILES][STEPS];
+#pragma unroll
+  for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+    for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + (c * (K / 32) + p) * 256);
+  row_scales<K, R, WARPS>(squares, square_count, a.eps, scales);  // the first tile's barrier comes before they are read
+
+  // 3. Tile by tile.
+  float *const all_sums = (float *)(held + WARPS * STAGES * 1024);
+  int stage = 0;
+  for (int i = 0; i < tiles; i++) {
+    float sum[ROW_TILES][4] = {};
+#pragma unroll
+    for (int p = 0; p < STEPS; p++) {
+      asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+      const char *at = held + (warp * STAGES + stage) * 1024 + lane * 16;
+      const uint4 u = *(const uint4 *)at, v = *(const uint4 *)(at + 512);
+#pragma unroll
+      for (int c = 0; c < ROW_TILES; c++) {
+        multiply_add(sum[c], u.x, v.x, u.y, v.y, x[c][p].x, x[c][p].y);
+        multiply_add(sum[c], u.z, v.z, u.w, v.w, x[c][p].z, x[c][p].w);
+      }
+      ask(stage);
+      if (++stage == STAGES) stage = 0;
+    }
+    float *const sums = all_sums + (i & 1) * WARPS * SPAN;  // the tile before last is finished: its warps came through a barrier
+#pragma unroll
+    for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) sums[warp * SPAN + (8 * c + 2 * t + (j & 1)) * STRIDE + 8 * (j >> 1) + g] = sum[c][j];
+    __syncthreads();
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) {
+      const int index = round * THREADS + threadIdx.x, pair = index / LANES, part = index % LANES;
+      if ((index & ~31) >= OUTPUTS * R * LANES) break;
+      const int row = pair / OUTPUTS, own = pair % OUTPUTS, output = ((int)blockIdx.x + i * (int)gridDim.x) * OUTPUTS + own;
+      float v = 0, u = 0;
+#pragma unroll
+      for (int j = 0; j < WARPS / LANES; j++) {
+        const float *one = sums + (j * LANES + part) * SPAN + row * STRIDE + own;
+        v += one[0];
+        if (EPILOGUE == Epilogue::swiglu) u += one[8];
+      }
+#pragma unroll
+      for (int offset = LANES / 2; offset; offset >>= 1) {
+        v += __shfl_xor_sync(~0u, v, offset);
+        if (EPILOGUE == Epilogue::swiglu) u += __shfl_xor_sync(~0u, u, offset);
+      }
+      v *= scales[row];
+      u *= scales[row];
+      if (part) continue;
+      if constexpr (EPILOGUE == Epilogue::qkv)
+        ((float *)a.out)[(size_t)row * a.outputs + output] = v + (a.bias ? a.bias[output] : 0.f);
+      else
+        ((bf16 *)a.out)[tiled(row, output, a.outputs)] = __float2bfloat16(__fdividef(v, 1.f + __expf(-v)) * u);
+    }
+    __syncwarp();
+  }
+}
