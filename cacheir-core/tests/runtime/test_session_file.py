@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,14 @@ def test_what_is_not_ours_is_refused(fake, saved, tmp_path):
     saved.write_text("GGUF")
     with pytest.raises(ArtifactDamagedError):
         restored(fake.open_fake(), saved)
+
+
+def test_another_format_of_keys_is_told_by_its_name(fake, saved):
+    model = fake.open_fake()
+    kept = ", ".join(sorted({kind.dtype for kind in model.kv_groups}))
+    other = replace(model, kv_groups=tuple(replace(kind, dtype="bf16") for kind in model.kv_groups))
+    with pytest.raises(UsageError, match=f"keys and values kept as {kept}, and here they are kept as bf16"):
+        restored(other, saved)
 
 
 def test_a_failed_save_leaves_what_was_there(fake, saved, monkeypatch):

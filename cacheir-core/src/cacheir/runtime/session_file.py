@@ -140,10 +140,25 @@ def _check_origin(model: OpenModel, path: Path, header: dict[str, Any]) -> None:
         if name not in header:
             raise ArtifactDamagedError(f"{path} has no {name} in its header")
         if header[name] != own[name]:
+            if name == "groups":
+                _refuse_format(path, header[name], own[name])
             raise UsageError(
                 f"{path} was saved with {what} {_short(header[name])}, and here it is {_short(own[name])}",
                 hint="open the model as it was opened when the session was saved",
             )
+
+
+def _refuse_format(path: Path, saved: Any, here: list[dict[str, Any]]) -> None:
+    """UsageError where nothing but the format of keys and values is another, with how to open the model."""
+    groups = saved if isinstance(saved, list) else []
+    formats = [str(group.get("dtype")) if isinstance(group, dict) else "" for group in groups]
+    if [{**group, "dtype": dtype} for group, dtype in zip(here, formats)] != saved:
+        return
+    was, now = (", ".join(sorted(set(names))) for names in (formats, [group["dtype"] for group in here]))
+    raise UsageError(
+        f"{path} was saved with keys and values kept as {was}, and here they are kept as {now}",
+        hint=f"open the model with --kv-dtype {was} (kv_dtype in Python)" if len(set(formats)) == 1 else None,
+    )
 
 
 _ORIGIN = {
