@@ -256,6 +256,7 @@ class CompileWork:
     ) -> PipelineResult:
         """All passes and program steps, each verified and recorded; the last arguments as for ``run_pipeline``."""
         from cacheir.pipeline.program import PipelineOptions, run_pipeline
+        from cacheir.pipeline.usual_kv_dtype import usual_kv_dtype
 
         return run_pipeline(
             logical,
@@ -270,7 +271,7 @@ class CompileWork:
                 requests=self.options.passes,
                 skips=self.options.skip_passes,
                 modes=self.modes(model),
-                kv_dtype=self._kv_dtype(model),
+                kv_dtype=usual_kv_dtype(self.backend, model, precise=self.options.precise, quant=self.options.quant),
                 check_text=settings.flag("CACHEIR_CHECK_TEXT"),
                 until=until,
                 until_sites=until_sites,
@@ -278,20 +279,6 @@ class CompileWork:
             observe=self.installation.observe,
             resume=resume,
         )
-
-    def _kv_dtype(self, model: ImportedModel) -> str:
-        """The backend's default, and f32 where nothing else is rounded: then it would be all that takes bits away."""
-        from cacheir.ir.types import TensorType
-        from cacheir.pipeline.unpack_recipes import imported_weight_types
-        from cacheir.plugins.ref import resolve
-
-        if self.backend.kv_dtype is None or self.options.precise:
-            return "f32"
-        types = imported_weight_types(model).values()
-        if not self.options.quant and all(isinstance(kind, TensorType) and kind.dtype == "f32" for kind in types):
-            return "f32"
-        dtype: str = resolve(self.backend.kv_dtype)()
-        return dtype
 
     def schedule(self, module: Module, options: CompileOptions) -> Schedule:
         """One kernel for each op and row class, and the launches over buffers."""
