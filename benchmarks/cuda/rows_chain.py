@@ -6,157 +6,18 @@ python rows_chain.py CUBIN MODEL PART: PART is products, attention, prompt, ends
 from __future__ import annotations
 
 import copy
-import json
-import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from eager_reference import EagerDecoder
-from random_models import SHAPES, parameters
+from rows_bench import DEVICE, EPS, PAGE_TOKENS, Bench
+from rows_times import kernels, times, variants
 from torch import Tensor
 
-from cacheir.ir.types import KVType
 from cacheir_cuda.chain import rows_tiles, tiles
-from cacheir_cuda.chain.driver_calls import Driver
-from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
-from cacheir_cuda.chain.packing import pack
-from cacheir_cuda.chain.recognise import Chain, ChainLayer
-from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
-from cacheir_cuda.pool import Pool
-
-PAGE_TOKENS, MAX_SEQ, EPS = 16, 2304, 1e-6
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class Weights:
-    """Stands for ``Residents``: tensors by name, in the layout that is asked for."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self._tensors, self._made = tensors, {}
-
-    def get(self, layout: str, recipes: Sequence[str]) -> Tensor:
-        key = (layout, tuple(recipes))
-        if key not in self._made:
-            parts = [self._tensors[name] for name in recipes]
-            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-            if layout == "f32":
-                joined = joined.float()
-            elif layout.startswith("fragments"):
-                kind, rows, count, warps = layout.split()[1:5]
-                joined = pack(joined, tiles.Tile(kind, int(rows), int(count), int(warps), "", 1, 0))
-            self._made[key] = joined
-        return self._made[key]
-
-
-class Bench:
-    """A model of ``layers`` layers of the named shape with random weights, its kernels and pages."""
-
-    def __init__(self, cubin: Path, name: str, layers: int = 0, pages: int = 1100) -> None:
-        family, shape = SHAPES[name]
-        self.shape, self.layers = shape, layers or shape.layers
-        self.tensors = random_tensors(name, self.layers)
-        self.chain = chain_of(family, shape, self.layers)
-        torch.zeros(1, device=DEVICE)
-        self.driver = Driver()
-        self.module = self.driver.load(cubin.read_bytes())
-        self.functions: dict[str, Any] = {}
-        kind = KVType(self.layers, shape.kv_heads, shape.head_dim, "bf16")
-        self.pool = Pool(kind, range(self.layers), pages, PAGE_TOKENS, DEVICE)
-        self.buffers = RowsBuffers(self.chain, DEVICE, MAX_SEQ)
-        self.step = RowsStep(self.chain, ChainWeights(self.chain, Weights(self.tensors)), self.buffers, self.pool)
-
-    def launch(self, launches: Sequence[KernelLaunch], stream: int | None = None) -> None:
-        on = torch.cuda.current_stream().cuda_stream if stream is None else stream
-        for one in launches:
-            if one.kernel not in self.functions:
-                self.functions[one.kernel] = self.driver.function(self.module, one.kernel, one.shared_bytes)
-            function = self.functions[one.kernel]
-            self.driver.launch(function, one.blocks, one.threads, one.shared_bytes, on, one.arguments)
-
-    def timed(
-        self, launches: Sequence[KernelLaunch], reset: Callable[[], object] = lambda: None, repeats: int = 30
-    ) -> float:
-        """Median milliseconds of a graph of ``launches``; ``reset`` comes before each replay."""
-        stream = torch.cuda.Stream()
-        self.launch(launches, stream.cuda_stream)  # functions are found outside the capture
-        stream.synchronize()
-        self.driver.begin_capture(stream.cuda_stream)
-        self.launch(launches, stream.cuda_stream)
-        graph = self.driver.end_capture(stream.cuda_stream)
-        times = []
-        for _ in range(repeats + 3):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            with torch.cuda.stream(stream):
-                reset()
-            begin.record(stream)
-            self.driver.replay(graph, stream.cuda_stream)
-            end.record(stream)
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        self.driver.destroy([graph])
-        return statistics.median(times[3:])
-
-    def inputs(self, positions: Sequence[int], seed: int = 0, starts: Sequence[int] | None = None) -> RowsInputs:
-        """Rows at ``positions``, each sequence's pages in no order; ``starts`` are the sequences' first rows."""
-        drawn = torch.Generator().manual_seed(seed)
-        begins = list(starts) if starts is not None else [*range(len(positions)), len(positions)]
-        width = max(positions) // PAGE_TOKENS + 2
-        pages = torch.randperm(self.pool.pages, generator=drawn)[: width * (len(begins) - 1)]
-        table = pages.view(-1, width).to(torch.int32)
-        slots = []
-        for sequence, (first, last) in enumerate(zip(begins, begins[1:])):
-            for row in range(first, last):
-                place = positions[row]
-                slots.append(int(table[sequence, place // PAGE_TOKENS]) * PAGE_TOKENS + place % PAGE_TOKENS)
-        tokens = torch.randint(3, self.chain.vocabulary, (len(positions),), generator=drawn)
-
-        def put(values: Any) -> Tensor:
-            return torch.as_tensor(values, dtype=torch.int32).to(DEVICE)
-
-        given = None if starts is None else put(begins)
-        return RowsInputs(put(tokens), put(positions), put(slots), put(table), given)
-
-
-def random_tensors(name: str, layers: int) -> dict[str, Tensor]:
-    """The tensors of the first ``layers`` layers, as ``random_models`` draws them."""
-    generator = torch.Generator(DEVICE).manual_seed(7)
-    made = {}
-    for key, size, mean in parameters(name):
-        if not key.startswith("model.layers.") or int(key.split(".")[2]) < layers:
-            drawn = torch.randn(size, generator=generator, device=DEVICE) * (0.1 if mean else 0.02) + mean
-            made[key] = drawn.to(torch.bfloat16)
-    return made
-
-
-def chain_of(family: str, shape: Any, layers: int) -> Chain:
-    """The chain that the recogniser finds in this model."""
-
-    def layer(number: int) -> ChainLayer:
-        at = f"model.layers.{number}"
-        q, k, v = (f"{at}.self_attn.{part}_proj" for part in "qkv")
-        normed = family == "qwen3"
-        return ChainLayer(
-            number=number, norm=f"{at}.input_layernorm.weight", qkv=(f"{q}.weight", f"{k}.weight", f"{v}.weight"),
-            biases=() if normed else (f"{q}.bias", f"{k}.bias", f"{v}.bias"),
-            q_norm=f"{at}.self_attn.q_norm.weight" if normed else "",
-            k_norm=f"{at}.self_attn.k_norm.weight" if normed else "", output=f"{at}.self_attn.o_proj.weight",
-            feed_forward_norm=f"{at}.post_attention_layernorm.weight",
-            gate_up=(f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight"), down=f"{at}.mlp.down_proj.weight",
-        )  # fmt: skip
-
-    factors = (1.0,) * (shape.head_dim // 2)
-    turn = {"dims": shape.head_dim, "theta": shape.rope_theta, "factors": factors, "magnitude": 1.0}
-    return Chain(
-        hidden=shape.hidden, feed_forward=shape.feed_forward, heads=shape.heads, kv_heads=shape.kv_heads,
-        vocabulary=shape.vocab, eps=EPS, scale=shape.head_dim**-0.5, turn=tuple(turn.items()),
-        embedding="model.embed_tokens.weight", final_norm="model.norm.weight",
-        head="model.embed_tokens.weight" if shape.tied else "lm_head.weight",
-        layers=tuple(layer(number) for number in range(layers)),
-    )  # fmt: skip
+from cacheir_cuda.chain.rows_launches import RowsInputs
 
 
 def compare(name: str, found: Tensor, expected: Tensor, allowed: float = 0.01) -> None:
@@ -341,10 +202,10 @@ def ends(bench: Bench) -> None:
     chain, buffers = bench.chain, bench.buffers
     embedding, head = (bench.tensors[name].float() for name in (chain.embedding, chain.head))
     first, final = (bench.tensors[name].float() for name in (chain.layers[0].norm, chain.final_norm))
-    rings = [(rows, ring) for ring in (False, True) for rows in (2, 8, 16, 32)]
-    before = rows_tiles.HEADS[chain.hidden]
-    for rows, ring in rings:
-        rows_tiles.HEADS[chain.hidden] = dict(rows_tiles.RINGS[chain.hidden] if ring else before)
+    ring = rows_tiles.HEADS[chain.hidden]
+    heads = [(rows, stages) for stages in (dict.fromkeys(rows_tiles.BUCKETS, 0), ring) for rows in (2, 8, 16, 32)]
+    for rows, stages in heads:
+        rows_tiles.HEADS[chain.hidden] = stages
         inputs = bench.inputs(([15, 16, 30, 31] * 8)[:rows])
         bench.launch([bench.step.begin(inputs)])
         x = embedding[inputs.tokens.long()]
@@ -414,121 +275,6 @@ def step(bench: Bench) -> None:
             f"step of {rows} rows: error {worst / largest:.2e}, tokens equal {equal}/{4 * rows}, clear wrong {wrong}, "
             f"left out {out:.3f}",
         )
-
-
-def times(bench: Bench) -> None:
-    """Milliseconds of a step in a graph of one and of eight, by rows and context."""
-    for context in (192, 2048):
-        for rows in (8, 16, 32) if context < 1000 else (4, 8):
-            ring = torch.zeros((600, rows), dtype=torch.int32).pin_memory()
-            made = {}
-            for steps in (1, 8):
-                inputs = bench.inputs([context] * rows)
-                produced = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
-                inputs.slots.fill_(-1)
-                launches = list(all_steps(bench, inputs, ring, produced, steps))
-                made[steps] = round(bench.timed(launches, partial(inputs.positions.fill_, context)) / steps, 4)
-            print(f"step of {rows} rows at {context}: ms by steps a graph {json.dumps(made)}", flush=True)
-    inputs = bench.inputs(list(range(16)), starts=[0, 16])
-    launches = [bench.step.begin(inputs), *bench.step.layers(inputs), bench.step.head(16)]
-    print(f"prompt of 16: {bench.timed(launches):.4f} ms", flush=True)
-
-
-def all_steps(bench: Bench, inputs: RowsInputs, ring: Tensor, produced: Tensor, steps: int) -> Iterator[KernelLaunch]:
-    for number in range(steps):
-        yield from bench.step.layers(inputs, number)
-        yield bench.step.head(inputs.count)
-        yield bench.step.advance(inputs, ring, produced, number, steps)
-
-
-def kernels(bench: Bench) -> None:
-    """Microseconds of each kernel of a layer, that of all layers in turn without the others."""
-    for rows in (8, 16, 32):
-        inputs = bench.inputs([192] * rows)
-        launches = list(bench.step.layers(inputs))
-        names = ("qkv", "attention", "output", "gate_up", "down")
-        spent = {name: 1e3 * bench.timed(launches[i::5]) / bench.layers for i, name in enumerate(names)}
-        spent["head"] = 1e3 * bench.timed([bench.step.head(rows)] * 4) / 4
-        for left in names:
-            kept = [one for i, one in enumerate(launches) if names[i % 5] != left]
-            spent[f"without {left}"] = 1e3 * bench.timed(kept) / bench.layers
-        spent["layer"] = 1e3 * bench.timed(launches) / bench.layers
-        print(f"{rows} rows, us: {json.dumps({k: round(v, 2) for k, v in spent.items()})}", flush=True)
-
-
-Change = tuple[dict[int, Any], dict[int, Any]]  # a choice by rows, and what it becomes by rows; None: none
-
-
-def choices(chain: Chain) -> dict[str, list[Change]]:
-    """Other choices than those of ``rows_tiles``."""
-    every = rows_tiles.BUCKETS
-    qkv, output, gate, down = (chain.matrices[name] for name in ("qkv", "output", "gate_up", "down"))
-
-    def brings(name: str) -> Change:
-        return rows_tiles.BRINGERS, dict.fromkeys(every, name)
-
-    def split(shape: rows_tiles.Shape) -> Change:
-        warps = {2048: 4, 3072: 4, 6144: 6}[shape[2]]
-        return rows_tiles.SPLITS.setdefault(shape, {}), dict.fromkeys(every, (warps, 4))
-
-    def shared(shape: rows_tiles.Shape) -> Change:
-        return rows_tiles.HOLDS[shape], dict.fromkeys(every, ("shared", 2, 0))
-
-    def streams(shape: rows_tiles.Shape, how: Any) -> Change:
-        return rows_tiles.STREAMS.setdefault(shape, {}), dict.fromkeys(every, how)
-
-    made = {"base": [], "head by a ring": [(rows_tiles.HEADS[chain.hidden], rows_tiles.RINGS[chain.hidden])]}
-    made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
-    if chain.kv_heads == 8:
-        heads = rows_tiles.ATTENTIONS[chain.attention]
-        made |= {
-            "attention wider": [(heads, {8: 4, 16: 4, 32: 2})],
-            "attention narrower": [(heads, dict.fromkeys(every, 1))],
-        }
-    made |= {f"{name} in one piece": [streams(shape, None)] for name, shape in (("qkv", qkv), ("gate", gate))
-             if shape in rows_tiles.STREAMS}  # fmt: skip
-    if chain.hidden == 2048:
-        made["both in one piece"] = [streams(qkv, None), streams(gate, None)]
-    if chain.hidden == 1024:
-        made |= {
-            "gate streams": [streams(gate, (16, 6))],
-            "gate streams, split down": [streams(gate, (16, 6)), split(down)],
-            "split down": [split(down)],
-            "qkv shared": [shared(qkv)],
-            "gate shared": [shared(gate)],
-            "gate shared, split down": [shared(gate), split(down)],
-            "both shared": [shared(qkv), shared(gate)],
-            "both shared, split down": [shared(qkv), shared(gate), split(down)],
-            "both shared, both split": [shared(qkv), shared(gate), split(down), split(output)],
-            "both shared, both split, pages by gate": [
-                shared(qkv), shared(gate), split(down), split(output), brings("gate_up")],
-            "both shared, split down, pages by gate": [shared(qkv), shared(gate), split(down), brings("gate_up")],
-        }  # fmt: skip
-    return made
-
-
-def change(changes: Sequence[Change], rows: int) -> list[Change]:
-    """Make ``changes`` for steps of ``rows`` rows; returns what undoes them."""
-    before = [(table, {rows: table.get(rows)}) for table, _ in changes]
-    for table, values in changes:
-        if values[rows] is None:
-            table.pop(rows, None)
-        else:
-            table[rows] = values[rows]
-    return before
-
-
-def variants(bench: Bench) -> None:
-    """Milliseconds of a step at 192 with each of ``choices`` alone."""
-    for name, changes in choices(bench.chain).items():
-        found: dict[int, float] = {}
-        for rows in rows_tiles.BUCKETS:
-            before = change(changes, rows)
-            inputs = bench.inputs([192] * rows)
-            own = RowsStep(bench.chain, bench.step._weights, bench.buffers, bench.pool)
-            found[rows] = round(bench.timed([own.begin(inputs), *own.layers(inputs), own.head(rows)], repeats=24), 4)
-            change(before, rows)
-        print(f"{name}: {json.dumps(found)}", flush=True)
 
 
 PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {

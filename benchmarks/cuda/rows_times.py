@@ -1,0 +1,123 @@
+"""How long steps of several rows and their kernels take on a GPU, and what other choices of kernels would give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from rows_bench import DEVICE, Bench, all_steps
+
+from cacheir_cuda.chain import rows_tiles
+from cacheir_cuda.chain.recognise import Chain
+from cacheir_cuda.chain.rows_launches import RowsStep
+
+
+def times(bench: Bench) -> None:
+    """Milliseconds of a step in a graph of one and of eight, by rows and context."""
+    for context in (192, 2048):
+        for rows in (8, 16, 32) if context < 1000 else (4, 8):
+            ring = torch.zeros((600, rows), dtype=torch.int32).pin_memory()
+            made = {}
+            for steps in (1, 8):
+                inputs = bench.inputs([context] * rows)
+                produced = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+                inputs.slots.fill_(-1)
+                launches = list(all_steps(bench, inputs, ring, produced, steps))
+                made[steps] = round(bench.timed(launches, partial(inputs.positions.fill_, context)) / steps, 4)
+            print(f"step of {rows} rows at {context}: ms by steps a graph {json.dumps(made)}", flush=True)
+    inputs = bench.inputs(list(range(16)), starts=[0, 16])
+    launches = [bench.step.begin(inputs), *bench.step.layers(inputs), bench.step.head(16)]
+    print(f"prompt of 16: {bench.timed(launches):.4f} ms", flush=True)
+
+
+def kernels(bench: Bench) -> None:
+    """Microseconds of each kernel of a layer, that of all layers in turn without the others."""
+    for rows in (8, 16, 32):
+        inputs = bench.inputs([192] * rows)
+        launches = list(bench.step.layers(inputs))
+        names = ("qkv", "attention", "output", "gate_up", "down")
+        spent = {name: 1e3 * bench.timed(launches[i::5]) / bench.layers for i, name in enumerate(names)}
+        spent["head"] = 1e3 * bench.timed([bench.step.head(rows)] * 4) / 4
+        for left in names:
+            kept = [one for i, one in enumerate(launches) if names[i % 5] != left]
+            spent[f"without {left}"] = 1e3 * bench.timed(kept) / bench.layers
+        spent["layer"] = 1e3 * bench.timed(launches) / bench.layers
+        print(f"{rows} rows, us: {json.dumps({k: round(v, 2) for k, v in spent.items()})}", flush=True)
+
+
+Change = tuple[dict[int, Any], dict[int, Any]]  # a choice by rows, and what it becomes by rows; None: none
+
+
+def choices(chain: Chain) -> dict[str, list[Change]]:
+    """Other choices than those of ``rows_tiles``."""
+    every = rows_tiles.BUCKETS
+    qkv, output, gate, down = (chain.matrices[name] for name in ("qkv", "output", "gate_up", "down"))
+
+    def brings(name: str) -> Change:
+        return rows_tiles.BRINGERS[chain.hidden], dict.fromkeys(every, name)
+
+    def split(shape: rows_tiles.Shape) -> Change:
+        warps = {2048: 4, 3072: 4, 6144: 6}[shape[2]]
+        return rows_tiles.SPLITS.setdefault(shape, {}), dict.fromkeys(every, (warps, 4))
+
+    def shared(shape: rows_tiles.Shape) -> Change:
+        return rows_tiles.HOLDS[shape], dict.fromkeys(every, ("shared", 2, 0))
+
+    def streams(shape: rows_tiles.Shape, how: Any) -> Change:
+        return rows_tiles.STREAMS.setdefault(shape, {}), dict.fromkeys(every, how)
+
+    made = {"base": [], "head in registers": [(rows_tiles.HEADS[chain.hidden], dict.fromkeys(every, 0))]}
+    made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
+    if chain.kv_heads == 8:
+        heads = rows_tiles.ATTENTIONS[chain.attention]
+        made |= {
+            "attention wider": [(heads, {8: 4, 16: 4, 32: 2})],
+            "attention narrower": [(heads, dict.fromkeys(every, 1))],
+        }
+    made |= {f"{name} in one piece": [streams(shape, None)] for name, shape in (("qkv", qkv), ("gate", gate))
+             if shape in rows_tiles.STREAMS}  # fmt: skip
+    if chain.hidden == 2048:
+        made["both in one piece"] = [streams(qkv, None), streams(gate, None)]
+    if chain.hidden == 1024:
+        made |= {
+            "gate streams": [streams(gate, (16, 6))],
+            "gate streams, split down": [streams(gate, (16, 6)), split(down)],
+            "split down": [split(down)],
+            "qkv shared": [shared(qkv)],
+            "gate shared": [shared(gate)],
+            "gate shared, split down": [shared(gate), split(down)],
+            "both shared": [shared(qkv), shared(gate)],
+            "both shared, split down": [shared(qkv), shared(gate), split(down)],
+            "both shared, both split": [shared(qkv), shared(gate), split(down), split(output)],
+            "both shared, both split, pages by gate": [
+                shared(qkv), shared(gate), split(down), split(output), brings("gate_up")],
+            "both shared, split down, pages by gate": [shared(qkv), shared(gate), split(down), brings("gate_up")],
+        }  # fmt: skip
+    return made
+
+
+def change(changes: Sequence[Change], rows: int) -> list[Change]:
+    """Make ``changes`` for steps of ``rows`` rows; returns what undoes them."""
+    before = [(table, {rows: table.get(rows)}) for table, _ in changes]
+    for table, values in changes:
+        if values[rows] is None:
+            table.pop(rows, None)
+        else:
+            table[rows] = values[rows]
+    return before
+
+
+def variants(bench: Bench) -> None:
+    """Milliseconds of a step at 192 with each of ``choices`` alone."""
+    for name, changes in choices(bench.chain).items():
+        found: dict[int, float] = {}
+        for rows in rows_tiles.BUCKETS:
+            before = change(changes, rows)
+            inputs = bench.inputs([192] * rows)
+            own = RowsStep(bench.chain, bench.step._weights, bench.buffers, bench.pool)
+            found[rows] = round(bench.timed([own.begin(inputs), *own.layers(inputs), own.head(rows)], repeats=24), 4)
+            change(before, rows)
+        print(f"{name}: {json.dumps(found)}", flush=True)
