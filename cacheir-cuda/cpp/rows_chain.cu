@@ -1,4 +1,5 @@
-// The kernels of the decode chain for several rows, one for each choice in cacheir_cuda/chain/rows_tiles.py.
+// The kernels of the decode chain for several rows: those of each choice in cacheir_cuda/chain/rows_tiles.py, and those that
+// were timed beside them (benchmarks/cuda/rows_times.py).
 #include "rows_attention.cuh"
 #include "rows_head.cuh"
 #include "rows_product.cuh"

@@ -100,7 +100,9 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
     ]
     assert all(found == left and left % rows_tiles.SQUARES_AT_ONCE == 0 for found, left in parts)
     page_bytes = 2 * chain.kv_heads * 16 * 128 * 2
-    assert launches[0].arguments.page_bytes == (page_bytes if rows_tiles.BRINGERS[bucket] == "qkv" else 0)
+    bringer, names = rows_tiles.BRINGERS[hidden][bucket], ("qkv", "attention", "output", "gate_up", "down")
+    bring = [name for name, one in zip(names * 2, launches) if getattr(one.arguments, "page_bytes", 0) == page_bytes]
+    assert bring == (["qkv", *[bringer] * 2][: 3 if bringer != "qkv" else 2] if bringer else [])
     prompt = list(step.layers(rows_of(count, starts=True)))
     assert [one.kernel.split("_")[1] for one in prompt[1:3]] == ["append", "prompt"]
     assert prompt[0].arguments.page_bytes == 0

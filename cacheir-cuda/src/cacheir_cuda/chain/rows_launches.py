@@ -153,7 +153,7 @@ class RowsStep:
     def _bring(self, name: str, number: int, inputs: RowsInputs, step: int) -> dict[str, int]:
         """What the product ``name`` of layer ``number`` brings into the L2 cache: the pages of the attention next."""
         of_layer = number if name == "qkv" else number + 1
-        bringer = rows_tiles.BRINGERS[bucket_of(inputs.count)]
+        bringer = rows_tiles.BRINGERS[self._chain.hidden][bucket_of(inputs.count)]
         brings = name == bringer or (name == "qkv" and number == 0 and bringer)
         if not brings or inputs.row_starts is not None or of_layer == len(self._layers):
             return {}

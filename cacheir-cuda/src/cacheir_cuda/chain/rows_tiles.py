@@ -125,13 +125,14 @@ class StreamTile:
 
 
 Product = RowsTile | SplitTile | StreamTile
+# The choices are the fastest of those that were timed on an H200 (benchmarks/cuda/notes.md).
 # Matrix -> rows of the step -> where weights wait, blocks that must fit a multiprocessor, pace.
 _SHARED = dict.fromkeys(BUCKETS, ("shared", 1, 0))
 HOLDS: dict[Shape, dict[int, tuple[str, int, int]]] = {
     # Qwen3-0.6B
-    ("qkv", 4096, 1024): {8: ("registers", 1, 4), 16: ("registers", 1, 4), 32: ("registers", 1, 4)},
+    ("qkv", 4096, 1024): {8: ("registers", 1, 4), 16: ("registers", 1, 4), 32: ("shared", 2, 0)},
     ("residual", 1024, 2048): {8: ("registers", 2, 0), 16: ("registers", 1, 0), 32: ("registers", 1, 0)},
-    ("swiglu", 6144, 1024): {8: ("registers", 2, 8), 16: ("registers", 1, 8), 32: ("registers", 1, 8)},
+    ("swiglu", 6144, 1024): {8: ("registers", 2, 8), 16: ("shared", 2, 0), 32: ("registers", 1, 8)},
     ("residual", 1024, 3072): {8: ("registers", 2, 2), 16: ("registers", 1, 2), 32: ("registers", 1, 2)},
     # Qwen3-1.7B
     ("qkv", 4096, 2048): _SHARED,
@@ -145,12 +146,13 @@ HOLDS: dict[Shape, dict[int, tuple[str, int, int]]] = {
 }
 # Matrix -> rows of the step -> warps, kilobytes that a warp has under way. They come first.
 STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
-    ("qkv", 4096, 2048): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
+    ("qkv", 4096, 2048): {8: (16, 8)},
     ("swiglu", 12288, 2048): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
     ("swiglu", 17920, 1536): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
 }
 # Matrix -> rows of the step -> warps, blocks that must fit a multiprocessor. They come before HOLDS.
 SPLITS: dict[Shape, dict[int, tuple[int, int]]] = {
+    ("residual", 1024, 3072): {16: (4, 4)},
     ("residual", 1536, 8960): {8: (7, 3), 16: (7, 3), 32: (7, 3)},
 }
 # -> most rows of the step -> blocks that share a row's KV head: at most two for each multiprocessor of an H200.
@@ -162,11 +164,15 @@ ATTENTIONS: dict[Heads, dict[int, int]] = {
 }
 # Blocks that share a KV head of one row of a prompt.
 PROMPT_BLOCKS = {Heads(1024, 16, 8, True): 1, Heads(2048, 16, 8, True): 1, Heads(1536, 12, 2, False): 4}
-# Rows of the step -> the product that brings pages into the L2 cache ahead of the attention that reads them; "": none.
-BRINGERS = {8: "qkv", 16: "qkv", 32: ""}
-# Width of the rows -> rows of the step -> kilobytes that a warp of the head has under way; 0: in registers.
-HEADS = {width: dict.fromkeys(BUCKETS, 0) for width in (1024, 2048, 1536)}
-RINGS = {1024: {8: 8, 16: 8, 32: 8}, 2048: {8: 8, 16: 8, 32: 4}, 1536: {8: 8, 16: 8, 32: 6}}
+# Width of the rows -> rows of the step -> the product that brings pages into the L2 cache ahead of the attention that
+# reads them; "": none.
+BRINGERS = {
+    1024: {8: "qkv", 16: "qkv", 32: ""},
+    2048: {8: "output", 16: "qkv", 32: ""},
+    1536: {8: "qkv", 16: "qkv", 32: ""},
+}
+# Width of the rows -> rows of the step -> kilobytes that a warp of the head has under way in a ring.
+HEADS = {1024: {8: 8, 16: 8, 32: 8}, 2048: {8: 8, 16: 8, 32: 4}, 1536: {8: 8, 16: 8, 32: 6}}
 
 
 def bucket(rows: int) -> int | None:
