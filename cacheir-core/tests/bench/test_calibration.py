@@ -91,15 +91,18 @@ def test_what_is_kept_is_found_and_joins_what_was_there(tmp_path: Path) -> None:
     assert "toy.add" in text and "10.0 GB/s" in text and "h2d_bytes_per_s 5e+10" in text
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 99}', "full"])
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 99}', "full", "a", "-1", "0", "9" * 5000])
 def test_one_that_cannot_be_used_is_said(tmp_path: Path, damage: str) -> None:
     path = save_calibration(calibration(), tmp_path)
     if damage == "full":
         damage = json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1})
+    elif damage and damage[0] not in "[{":  # a number of threads that is none
+        whole = json.loads(path.read_text())
+        damage = json.dumps({**whole, "threads": dict.fromkeys([damage], whole["threads"]["2"])})
     path.write_text(damage)
     found, problem = load_calibration(tmp_path)
     assert found is None
-    assert "cacheir profile --calibrate" in problem and "\n" not in problem
+    assert "cacheir profile --calibrate" in problem and "\n" not in problem and len(problem) < 600
 
 
 def test_without_one_the_way_to_get_it_is_said(tmp_path: Path) -> None:

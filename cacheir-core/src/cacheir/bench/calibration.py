@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from cacheir.weights.atomic_file import write_file
 
 FORMAT = 1
 HOW = "cacheir profile --calibrate"
+_COUNT = re.compile(r"[1-9][0-9]{0,5}")  # of threads, as the keys of ``Calibration.threads`` spell it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,9 @@ def load_calibration(cache: Path) -> tuple[Calibration | None, str]:
         found = from_json(Calibration, parse_json(data, str(path)), str(path))
         if found.format != FORMAT:
             raise ArtifactError(f"{path} is of format {found.format}, not {FORMAT}")
+        odd = [count for count in found.threads if not _COUNT.fullmatch(count)]
+        if odd:
+            raise ArtifactError(f"{path}: threads has {odd[0][:40]!r}, which is no number of threads")
     except CacheIRError as error:
         return None, f"the calibration cannot be used ({error}): run {HOW} again"
     return found, ""
