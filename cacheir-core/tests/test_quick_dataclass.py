@@ -165,3 +165,22 @@ def test_a_record_that_holds_itself_is_shown() -> None:
     loop = Loop([])
     loop.items.append(loop)
     assert "..." in repr(loop)
+
+
+def test_what_says_that_it_has_no_hash_has_none() -> None:
+    @dataclass(frozen=True)
+    class Unhashed:
+        x: int
+        __hash__ = None  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Unhashed(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("x", "dataclasses.InitVar[int]"), ("self", "int"), ("_into", "int"), ("_make_x", "int")]
+)
+def test_a_field_that_it_cannot_have_is_refused(name: str, kind: str) -> None:
+    made = type("Made", (), {"__annotations__": {name: kind}, "__module__": __name__})
+    with pytest.raises(TypeError, match=f"Made.{name}: use the library's"):
+        quick(frozen=True)(made)

@@ -29,14 +29,27 @@ else:
                 return library_dataclass(frozen=True, kw_only=kw_only)(cls)
             given = dict(vars(cls))
             cls = library_dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+            _check_fields(cls)
             cls.__dataclass_params__.frozen = True  # so that the library lets frozen classes alone inherit
             for name, method in _methods(cls, fields(cls)).items():
-                if name not in given or (name == "__hash__" and given[name] is None):
+                # Python itself sets __hash__ to None where a class says __eq__ alone.
+                if name not in given or (name == "__hash__" and given[name] is None and "__eq__" in given):
                     method.__qualname__ = f"{cls.__qualname__}.{name}"
                     setattr(cls, name, method)
             return cls
 
         return make
+
+
+# Names that ``__init__`` uses besides the fields'.
+_TAKEN = ("self", "_set", "_unset", "_into", "_make_", "_default_")
+
+
+def _check_fields(cls: Any) -> None:
+    """TypeError for a field that the library would take and this does not."""
+    for name, field in cls.__dataclass_fields__.items():
+        if "InitVar" in str(field.type) or name in _TAKEN or name.startswith(_TAKEN[-2:]):
+            raise TypeError(f"a quick dataclass takes no such field as {cls.__qualname__}.{name}: use the library's")
 
 
 def _methods(cls: Any, of: Sequence[Field[Any]]) -> dict[str, Callable[..., Any]]:
