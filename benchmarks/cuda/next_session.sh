@@ -1,5 +1,5 @@
 #!/bin/sh
-# All that was built and never run on a GPU, in calls of under ten minutes: next_session.sh PART, results into $OUT.
+# What is tried and timed on a GPU, in calls of under ten minutes: next_session.sh PART, results into $OUT. What has run: docs/cuda.md.
 #
 #   first     the kit on the GPU (sampler, heads, KV codes) and each kernel's GB/s and TFLOP/s: run it first
 #   rows      Qwen3-0.6B: float16, KV int8 and fp8, forced kernels, --batch-invariant's bits and cost, warm-up, memory
