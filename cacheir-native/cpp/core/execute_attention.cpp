@@ -60,7 +60,8 @@ struct Plan {
 // row has one token, and one task all the queries of a KV head. The tables of angles are then read while it writes, so
 // they must not lie in its result's place: their life ends with the qkv.
 bool Executor::attention_turns(const Instruction& i) const {
-  if (next >= end || next->opcode != Opcode::attention || i.group == kNone || next->q != i.q || next->group != i.group || next->layer != i.layer)
+  if (next >= end || next->opcode != Opcode::attention || i.group == kNone || next->q != i.q || next->group != i.group || next->layer != i.layer ||
+      next->heads != i.heads)
     return false;
   const int64_t out_bytes = 4 * rows * i.heads * i.head_dim, table_bytes = 4 * rows * (i.dims / 2);
   const auto apart = [&](int64_t table) { return table == kNone || table + table_bytes <= next->out || next->out + out_bytes <= table; };

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 namespace cacheir {
 namespace {
@@ -15,6 +16,12 @@ KvPool::KvPool(const KernelTable& table, KvFormat format, int layers, int heads,
   if (layers < 1 || heads < 1 || head_dim < 1 || pages < 1)
     throw std::invalid_argument("a KV pool needs at least one layer, head, dimension and page");
   if (page_tokens < 16 || page_tokens % 16) throw std::invalid_argument("page_tokens must be a multiple of 16");
+  // Both bounds are far beyond any machine; below them no product of the sizes wraps.
+  constexpr double most_bytes = 1LL << 46, most_elements = 1 << 30;
+  const double elements = (head_dim + 16.0) * heads;
+  if (elements > most_elements || elements * 8 * page_tokens * layers * pages > most_bytes)
+    throw std::invalid_argument("a KV pool of " + std::to_string(pages) + " pages, " + std::to_string(layers) + " layers and " + std::to_string(heads) + " heads of " +
+                                std::to_string(head_dim) + " dimensions fits no memory");
   const size_t bytes = format == KvFormat::f32 ? 4 : format == KvFormat::int8 ? 1 : 2;
   const size_t tokens = static_cast<size_t>(page_tokens), dim = static_cast<size_t>(head_dim), padded = round_up(dim, 16);
   value_offset_ = round_up(tokens * dim * bytes, 64);

@@ -25,9 +25,10 @@ struct Checker {
   }
 
   void place(int64_t at, size_t width, const char* name) const {
-    const size_t bytes = static_cast<size_t>(rows) * width * 4;
-    if (at < 0 || at % 4 || static_cast<size_t>(at) > runner.arena_bytes_ || runner.arena_bytes_ - static_cast<size_t>(at) < bytes)
-      fail(std::string(name) + " lies at " + std::to_string(at) + ", but " + std::to_string(bytes) + " bytes from there are not in the arena");
+    if (at < 0 || at % 4 || static_cast<size_t>(at) > runner.arena_bytes_ ||
+        (runner.arena_bytes_ - static_cast<size_t>(at)) / 4 / static_cast<size_t>(rows) < width)
+      fail(std::string(name) + " lies at " + std::to_string(at) + ", but " + std::to_string(rows) + " rows of " + std::to_string(width) +
+           " numbers from there on are not in the arena");
   }
 
   void vector(int64_t handle, size_t length, const char* name) const {
@@ -35,6 +36,8 @@ struct Checker {
     if (runner.vectors_[static_cast<size_t>(handle)].second != length)
       fail(std::string(name) + " has " + std::to_string(runner.vectors_[static_cast<size_t>(handle)].second) + " elements, not " + std::to_string(length));
   }
+
+  bool is_head() const { return section_name.find('/') != std::string::npos; }
 
   const Weight& weight(int64_t handle, const char* name, bool pair) {
     if (handle < 0 || static_cast<size_t>(handle) >= runner.weights_.size()) fail(std::string(name) + " is no handle of add_weight");
@@ -69,7 +72,12 @@ struct Checker {
     return pool;
   }
 
+  void main_alone() const {
+    if (is_head()) fail("it goes over the tokens of a step, of which a head section has none");
+  }
+
   void attention(const Instruction& i) {
+    main_alone();
     const KvPool& kv = pool(i);
     const size_t heads = positive(i.heads, "heads"), dim = static_cast<size_t>(kv.head_dim()), padded = round_up(dim, 16);
     if (heads % static_cast<size_t>(kv.heads())) fail("heads must be a multiple of the pool's");
@@ -81,7 +89,7 @@ struct Checker {
     const size_t group = static_cast<size_t>(i.group);
     if (needs.windows.size() <= group) needs.windows.resize(group + 1, -1);
     if (needs.sinks.size() <= group) needs.sinks.resize(group + 1, 0);
-    needs.sinks[group] = std::max(needs.sinks[group], static_cast<int>(i.sinks));
+    needs.sinks[group] = std::max(needs.sinks[group], std::min(static_cast<int>(i.sinks), runner.options_.max_seq));
     int& window = needs.windows[group];
     window = i.window == 0 || window == 0 ? 0 : std::max(window, static_cast<int>(i.window));
     needs.attend_floats = std::max(needs.attend_floats, attend_scratch_floats(kv.head_dim()) + kMaxQueryRows * (padded + 2) + 64);
@@ -99,6 +107,7 @@ struct Checker {
     place(i.q, heads * dim, "q");
     if (i.cos != kNone) rotation(i);
     if (i.group != kNone) {
+      main_alone();
       if (pool(i).heads() != i.kv_heads || pool(i).head_dim() != i.head_dim) fail("the pool has other heads");
     } else {
       place(i.k, kv_heads * dim, "k");
@@ -108,6 +117,7 @@ struct Checker {
 
   void instruction(const Instruction& i) {
     const size_t width = static_cast<size_t>(i.width);
+    if (i.head_rows && is_head()) fail("head_rows is for main: the rows of a head section are its own");
     switch (i.opcode) {
       case Opcode::embedding: place(i.out, static_cast<size_t>(weight(i.table, "table", false).columns), "out"); break;
       case Opcode::rope_table:
@@ -139,6 +149,7 @@ struct Checker {
         place(i.out, static_cast<size_t>(i.heads * i.head_dim), "out");
         break;
       case Opcode::kv_append: {
+        main_alone();
         const KvPool& kv = pool(i);
         place(i.k, static_cast<size_t>(kv.heads() * kv.head_dim()), "k");
         place(i.v, static_cast<size_t>(kv.heads() * kv.head_dim()), "v");
@@ -155,6 +166,7 @@ struct Checker {
         place(i.residual, positive(i.width, "width"), "residual");
         [[fallthrough]];
       case Opcode::silu: case Opcode::copy: case Opcode::gather_rows:
+        if (i.opcode == Opcode::gather_rows) main_alone();
         place(i.x, positive(i.width, "width"), "x");
         place(i.out, width, "out");
         break;
@@ -165,7 +177,7 @@ struct Checker {
         break;
       }
       case Opcode::sample:
-        if (section_name.find('/') == std::string::npos) fail("only a head samples: main has no rows that were picked");
+        if (!is_head()) fail("only a head samples: main has no rows that were picked");
         if (i.width != runner.options_.vocabulary) fail("width must be the vocabulary's");
         place(i.x, width, "x");
         needs.samples = true;
@@ -183,12 +195,18 @@ struct Checker {
 
   void section(const std::string& name, const Section& s) {
     section_name = name;
-    const bool head = name.find('/') != std::string::npos;
+    const bool head = is_head();
     const int most = head ? s.input.rows : name == "decode" ? runner.options_.max_rows : runner.options_.max_tokens;
     region(s.output, "output", most);
     region(s.input, "input", most);
     region(s.logits, "logits", most);
     if (head && s.input.place == kNone) throw std::invalid_argument("head section '" + name + "' has no input: call set_input");
+    const auto main = runner.sections_.find(name.substr(0, name.find('/')));
+    if (head && main != runner.sections_.end() && main->second.output.width != s.input.width)
+      throw std::invalid_argument("head section '" + name + "' takes rows of " + std::to_string(s.input.width) + " numbers, but main gives rows of " +
+                                  std::to_string(main->second.output.width));
+    if (s.logits.place != kNone && s.logits.width != runner.options_.vocabulary)
+      throw std::invalid_argument("the logits of section '" + name + "' must be as wide as the vocabulary");
     rows = most;
     for (index = 0; index < s.code.size(); ++index) instruction(s.code[index]);
   }

@@ -154,6 +154,7 @@ void Runner::run_heads(StepResult& result) {
         picked_.push_back(static_cast<int32_t>(h));
       }
       if (picked_.empty()) break;
+      head_tokens_.assign(picked_.size(), kNoToken);  // where no instruction of the head gives any
       run_code(name, head, 0, head.code.size(), static_cast<int>(picked_.size()));
       const size_t vocabulary = static_cast<size_t>(head.logits.place == kNone ? 0 : head.logits.width);
       const float* logits = vocabulary ? reinterpret_cast<const float*>(arena_.data() + head.logits.place) : nullptr;

@@ -2,6 +2,7 @@
 // refused with std::invalid_argument, or run inside their memory.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <stdexcept>
 #include <vector>
@@ -12,7 +13,7 @@ using namespace cacheir;
 
 namespace {
 
-constexpr int kWidth = 32, kVocabulary = 48, kRows = 4, kTokens = 8, kSequence = 32;
+constexpr int kWidth = 32, kVocabulary = 48, kRows = 4, kTokens = 8, kSequence = 512;
 
 // The input as numbers; zeros when it ends.
 class Input {
@@ -33,7 +34,7 @@ class Input {
     for (int i = 0; i < 8; ++i) value = static_cast<int64_t>(static_cast<uint64_t>(value) << 8 | byte());
     return value;
   }
-  int64_t handle() { return byte() % 6 - 1; }
+  int64_t handle() { return byte() % 8 - 1; }
 
  private:
   const uint8_t* data_;
@@ -47,11 +48,42 @@ Instruction instruction(Input& in) {
     *place = in.byte() % 4 ? in.byte() % 8 * kWidth * kTokens * 4 : in.number();
   for (int64_t* handle : {&i.weight, &i.norm, &i.bias, &i.table, &i.inverse_frequencies, &i.group, &i.layer}) *handle = in.handle();
   for (int64_t* size : {&i.heads, &i.kv_heads, &i.head_dim, &i.dims, &i.window, &i.width}) *size = in.number();
+  i.sinks = in.byte() % 4 ? in.number() : std::numeric_limits<int>::max() - in.byte() * 2;
+  i.only_next = in.byte() % 2;
   i.interleaved = in.byte() % 2;
   i.head_rows = in.byte() % 2;
+  if (in.byte() % 4) {  // as the pool mostly is, and the weights of three matrices are
+    i.heads = i.kv_heads = 2;
+    i.head_dim = 16;
+    i.group = 0;
+    i.layer = in.byte() % 2;
+    if (i.opcode == Opcode::qkv) i.weight = in.byte() % 2 ? 3 : 6;
+  }
   i.eps = 1e-5;
   i.scale = 0.25;
   return i;
+}
+
+// Two that the runner may join: a swiglu whose result goes to the linear after it, a qkv whose heads an attention turns.
+void emit(Runner& runner, const char* section, Input& in) {
+  const Instruction first = instruction(in);
+  runner.emit(section, first);
+  if (in.byte() % 2) return;
+  Instruction second = instruction(in);
+  if (first.opcode == Opcode::swiglu) {
+    second.opcode = Opcode::linear;
+    second.x = first.out;
+    second.norm = in.byte() % 4 ? kNone : second.norm;
+  } else if (first.opcode == Opcode::qkv) {
+    second.opcode = Opcode::attention;
+    second.q = first.q;
+    second.group = first.group;
+    second.layer = first.layer;
+    second.heads = in.byte() % 4 ? first.heads : second.heads;
+  } else {
+    return;
+  }
+  runner.emit(section, second);
 }
 
 void build(Runner& runner, Input& in) {
@@ -62,6 +94,10 @@ void build(Runner& runner, Input& in) {
   runner.add_weight({table}, false);
   runner.add_weight({square, square}, true);
   runner.add_weight({square, square, square}, false);
+  const StoredMatrix halves{Stored::f16, zeros.data(), kWidth, kWidth};
+  runner.add_weight({halves, halves}, true);
+  runner.add_weight({halves}, false);
+  runner.add_weight({halves, halves, {Stored::bf16, zeros.data(), kWidth, kWidth}}, false);
   const std::vector<float> ones(kWidth * 3, 1.0f);
   runner.add_vector(ones.data(), kWidth);
   runner.add_vector(ones.data(), kWidth / 4);
@@ -72,11 +108,11 @@ void build(Runner& runner, Input& in) {
   if (static_cast<int64_t>(heads) * dim > 4096) throw std::invalid_argument("larger than this target tries");
   runner.open_pool(0, static_cast<KvFormat>(in.byte() % 4), 2, heads, dim, pages, page_tokens);
   const int count = in.byte() % 6 + 1;
-  for (int n = 0; n < count && !in.empty(); ++n) runner.emit("prefill", instruction(in));
+  for (int n = 0; n < count && !in.empty(); ++n) emit(runner, "prefill", in);
   runner.set_output("prefill", {in.byte() % 4 ? 0 : in.number(), kWidth, kTokens});
   if (in.byte() % 2) {
     runner.set_input("prefill/head.greedy", {in.byte() % 4 ? 0 : in.number(), kWidth, kRows});
-    runner.emit("prefill/head.greedy", instruction(in));
+    emit(runner, "prefill/head.greedy", in);
   }
   runner.finish();
 }
@@ -86,12 +122,12 @@ void stage(Runner& runner, Input& in) {
   runner.clear_step();
   Step& step = runner.step();
   GroupInputs& group = step.groups.at(0);
-  group.width = in.byte() % 4;
+  group.width = in.byte() % 2 ? kSequence / 16 : in.byte() % 4;
   const int rows = in.byte() % (kRows + 2);
   for (int r = 0; r < rows; ++r) {
     StepRow row;
     row.slot = r;
-    row.position = static_cast<int32_t>(in.byte() % 4 ? in.byte() % kSequence : in.number());
+    row.position = static_cast<int32_t>(in.byte() % 4 ? in.byte() * 2 : in.number());
     row.tokens = in.byte() % 4 + 1;
     row.want = in.byte() % 2 ? Want::token : Want::nothing;
     for (int t = 0; t < row.tokens; ++t) step.tokens.push_back(static_cast<int32_t>(in.byte() % 4 ? in.byte() % kVocabulary : in.number()));
@@ -111,7 +147,8 @@ void stage(Runner& runner, Input& in) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input in(data, size);
   try {
-    Runner runner(RunnerOptions{kRows, kTokens, kSequence, kVocabulary, 1, false, in.byte() % 2 == 0});
+    const int threads = in.byte() % 16 == 15 ? 2 : 1;
+    Runner runner(RunnerOptions{kRows, kTokens, kSequence, kVocabulary, threads, false, in.byte() % 2 == 0});
     build(runner, in);
     stage(runner, in);
     runner.begin("prefill");

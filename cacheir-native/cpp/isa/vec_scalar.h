@@ -111,7 +111,7 @@ V float vsum(VF x) {
 V float vlargest(VF x) { float m = x.a[0]; EACH m = m > x.a[i] ? m : x.a[i]; return m; }
 V float root(float x) { return __builtin_sqrtf(x); }
 V bool has_nan(VF x) { int n = 0; EACH n |= x.a[i] != x.a[i]; return n != 0; }
-V void vstore_part(float* p, VF x, int count) { for (int i = 0; i < count; ++i) p[i] = x.a[i]; }
+V void vstore_part(float* p, VF x, int count) { EACH if (i < count) p[i] = x.a[i]; }
 V VF vload_part(const float* p, int count) { VF r; EACH r.a[i] = i < count ? p[i] : 0; return r; }
 V VF as_floats(VI x) { VF r; EACH { union { int32_t i; float f; } v{x.a[i]}; r.a[i] = v.f; } return r; }
 V VI upper_half(VI x) { EACH x.a[i] = static_cast<int32_t>(static_cast<uint32_t>(x.a[i]) & 0xffff0000u); return x; }

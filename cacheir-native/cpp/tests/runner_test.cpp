@@ -212,6 +212,27 @@ void check_refusals() {
     other.emit("prefill", i);
     other.finish();
   });
+  // A main of rows of 16 numbers, and a head of one instruction.
+  const auto with_head = [](Opcode opcode, int input_width, int logits_width) {
+    Runner other(RunnerOptions{1, 4, 16, 8, 1, false, false});
+    Instruction i;
+    i.opcode = opcode;
+    i.width = 8;
+    i.x = i.out = other.reserve(4 * 32 * 4);
+    other.set_output("prefill", {i.x, 16, 0});
+    other.set_input("prefill/head.logits", {i.x, input_width, 4});
+    other.emit("prefill/head.logits", i);
+    other.set_logits("prefill/head.logits", {i.x, logits_width, 0});
+    other.finish();
+  };
+  with_head(Opcode::copy, 16, 8);
+  refuses("a head of narrower rows than main's", [&] { with_head(Opcode::copy, 8, 8); });
+  refuses("logits of another width than the vocabulary's", [&] { with_head(Opcode::copy, 16, 9); });
+  refuses("a head that gathers from the step", [&] { with_head(Opcode::gather_rows, 16, 8); });
+  refuses("a KV pool larger than any memory", [&] {
+    Runner other(RunnerOptions{1, 4, 16, 8, 1, false, false});
+    other.open_pool(0, KvFormat::f32, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 16);
+  });
 }
 
 }  // namespace
