@@ -9,7 +9,7 @@ using namespace cacheir;
 
 namespace {
 
-constexpr int kRowCounts[] = {1, 2, 7, 12, 13, 100};
+constexpr int kRowCounts[] = {1, 2, 7, 12, 13, 100, 512};
 
 struct Products {
   std::vector<float> out;  // [rows][N]
@@ -53,7 +53,7 @@ void check_format(std::mt19937& random, const KernelTable& table, Stored format,
   const Panel panel = panel_of(format, precise, table.bf16_dot);
   const Act kind = activations_of(panel, precise, table.bf16_dot);
   const check::Packed p = check::pack(random, format, panel, rows_n, columns);
-  const int most = 100;
+  const int most = 512;
   std::vector<float> x = check::normal(random, static_cast<size_t>(most * columns));
   const std::vector<float> all = product(table, p.matrix, kind, x.data(), most);
   std::vector<float> row(static_cast<size_t>(columns));
