@@ -1,4 +1,7 @@
-"""How long steps of several rows and their kernels take on a GPU, and what other choices of kernels would give."""
+"""How long steps of several rows and their kernels take on a GPU, and what other choices of kernels would give.
+
+``variants`` wants a cubin that was compiled with -DTIMED, which has the kernels that were slower too.
+"""
 
 from __future__ import annotations
 
