@@ -12,6 +12,8 @@ from math import gcd, prod
 from cacheir.ir.types import TensorType
 from cacheir.schedule.flatten import Launch, Place
 
+_MOST_SINKS = 1 << 30  # more than any sequence has positions, and the runner's int has room for a page's keys besides
+
 
 @dataclass(frozen=True)
 class WeightUse:
@@ -153,7 +155,7 @@ def paged_attention_prefill(launch: Launch) -> Form:
         "heads": _shape(launch.reads[0])[1],
         "scale": _real(launch.attrs["scale"]),
         "window": _whole(launch.attrs.get("window", 0)),
-        "sinks": _whole(launch.attrs.get("sinks", 0)),
+        "sinks": min(_whole(launch.attrs.get("sinks", 0)), _MOST_SINKS),
         "softcap": _real(launch.attrs.get("softcap") or 0.0),
     }
     return Form("attention", {"q": 0}, {"out": 0}, {}, numbers | _pool(launch, 1))
