@@ -83,8 +83,6 @@ def open_anything(
     try:
         progress(f"loading the weights on {backend.name}{_why_not_another(choice)}")
         executor.load(artifact.program, artifact.open_weights())
-        for note in executor.capabilities().notes:
-            progress(f"{backend.name}: {note}")
         opened = open_model(
             artifact.program,
             executor,
@@ -97,6 +95,8 @@ def open_anything(
             make_sampler=lambda params: open_sampler(params, installation),
             identity=cache(lambda: _identity(artifact)),
         )
+        for note in executor.capabilities().notes:
+            progress(f"{backend.name}: {note}")
     except BaseException:
         executor.close()
         raise
