@@ -107,6 +107,13 @@ void check_argmax_and_swiglu(std::mt19937& random, const KernelTable& table) {
     const float* row = g.data() + m * n;
     CHECK(index[static_cast<size_t>(m)] == std::max_element(row, row + n) - row, "%s argmax of row %d", table.name, m);
   }
+  // Two columns of one value, the later panels first, as a worker meets them that helps another from the back.
+  std::vector<float> bias(n, 0.0f);
+  bias[20] = bias[100] = 1e30f;
+  std::fill(value.begin(), value.end(), -INFINITY);
+  table.argmax(&gate.matrix, &a, 4, gate.matrix.panels, bias.data(), &best);
+  table.argmax(&gate.matrix, &a, 0, 4, bias.data(), &best);
+  for (int m = 0; m < rows; ++m) CHECK(index[static_cast<size_t>(m)] == 20, "%s argmax of equals, row %d", table.name, m);
 }
 
 void check_halves() {
