@@ -97,6 +97,20 @@ __device__ __forceinline__ void attend_group(
   }
 }
 
+// Puts the key and the value of the row itself, ``fresh``, into its group's fragments at the place ``own``.
+__device__ __forceinline__ void put_own(uint4 (&k)[2][4], uint4 (&v)[4][2], const bf16 (&fresh)[2][HEAD], int own, int g, int t) {
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+#pragma unroll
+    for (int p = 0; p < 4; p++)
+      if (8 * i + g == own) k[i][p] = *(const uint4 *)&fresh[0][32 * p + 8 * t];
+#pragma unroll
+  for (int j = 0; j < 4; j++)
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+      if (8 * (j >> 1) + 2 * t + (j & 1) == own) v[j][h] = *(const uint4 *)&fresh[1][64 * h + 8 * g];
+}
+
 template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void attention(const AttentionArguments &a) {
   constexpr int PER = HEADS / KV_HEADS;  // query heads of one KV head
   static_assert(PER + 1 <= ATTENTION_WARPS && HEADS % KV_HEADS == 0, "heads");
@@ -202,19 +216,8 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
 
   float most = -INFINITY, sum = 0, o[16][2] = {};
   auto attend = [&](int group, bool first) {
-    if (group == groups - 1) {  // the new token's key and value are nowhere else yet
-      const int own = position % GROUP;
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-          if (8 * i + g == own) k[i][p] = *(const uint4 *)&fresh[0][32 * p + 8 * t];
-#pragma unroll
-      for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-          if (8 * (j >> 1) + 2 * t + (j & 1) == own) v[j][h] = *(const uint4 *)&fresh[1][64 * h + 8 * g];
-    }
+    // The new token's key and value are nowhere else yet.
+    if (group == groups - 1) put_own(k, v, fresh, position % GROUP, g, t);
     attend_group<PER>(query, k, v, group * GROUP, position, first, most, sum, o);
   };
   if (place < groups) attend(place, true);

@@ -47,8 +47,48 @@ __device__ __forceinline__ void bring_pages(const ProductArguments &a) {
   }
 }
 
-// Weights that are asked for all at once stand in the way of the row that a kernel before this one waits for: PACE is how
-// many loads a thread has under way, 0 for all.
+// Asks for a warp's weights.  Those that are asked for all at once stand in the way of the row that a kernel before this one
+// waits for: PACE is how many loads a thread has under way, 0 for all.
+template <int PACE, int STEPS, int TILES>
+__device__ __forceinline__ void load_weights(uint4 (&w)[STEPS][TILES][2], const char *weights, int lane) {
+#pragma unroll
+  for (int p = 0; p < STEPS; p++)
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+      const int pair = p * TILES + n;
+      if (PACE && pair && pair % (PACE / 2 + !PACE) == 0) await_load(w[(pair - 1) / TILES][(pair - 1) % TILES][1].w);
+      w[p][n][0] = load_weight(weights + ((pair * 2) * 32 + lane) * 16);
+      w[p][n][1] = load_weight(weights + ((pair * 2 + 1) * 32 + lane) * 16);
+    }
+}
+
+// One output over the WARPS slices and the parts of k, by four lanes: x, and y of the row beside it (swiglu), times the norm's
+// scale where there is one.  ``at`` is its place in a slice's sums, ``quarter`` which of the four lanes this is.
+template <int K, int ROWS, Epilogue EPILOGUE, int WARPS, int STRIDE>
+__device__ __forceinline__ float2 sum_slices(const float (&sums)[WARPS][STRIDE], const float (&square_sums)[WARPS], int at,
+                                             int quarter, float eps) {
+  constexpr bool NORM = EPILOGUE != Epilogue::residual;
+  float v = 0, u = 0, total = 0;
+#pragma unroll
+  for (int i = 0; i < (WARPS + 3) / 4; i++) {
+    const int part = i * 4 + quarter;
+    if (WARPS % 4 == 0 || part < WARPS) {
+#pragma unroll
+      for (int r = 0; r < 16 / ROWS; r++) v += sums[part][at + r * ROWS];
+      if (EPILOGUE == Epilogue::swiglu) u += sums[part][at + 8];
+      if (NORM) total += square_sums[part];
+    }
+  }
+  v += __shfl_xor_sync(~0u, v, 1); v += __shfl_xor_sync(~0u, v, 2);
+  if (EPILOGUE == Epilogue::swiglu) { u += __shfl_xor_sync(~0u, u, 1); u += __shfl_xor_sync(~0u, u, 2); }
+  if (NORM) {
+    total += __shfl_xor_sync(~0u, total, 1); total += __shfl_xor_sync(~0u, total, 2);
+    const float scale = rsqrtf(total * (1.f / K) + eps);
+    v *= scale; u *= scale;
+  }
+  return make_float2(v, u);
+}
+
 template <int K, int ROWS, int TILES, int WARPS, Epilogue EPILOGUE, Hold HOLD, int PACE = 0>
 __device__ __forceinline__ void product(const ProductArguments &a) {
   constexpr int PARTS = 16 / ROWS, COLUMNS = 2 * PARTS, PART = K / PARTS, SLICE = PART / WARPS, STEPS = SLICE / 32;
@@ -68,15 +108,7 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
   const char *weights = (const char *)a.weights + ((size_t)blockIdx.x * WARPS + warp) * WARP_BYTES;
   uint4 w[HOLD == Hold::registers ? STEPS : 1][TILES][2];
   if constexpr (HOLD == Hold::registers) {
-#pragma unroll
-    for (int p = 0; p < STEPS; p++)
-#pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        const int pair = p * TILES + n;
-        if (PACE && pair && pair % (PACE / 2 + !PACE) == 0) await_load(w[(pair - 1) / TILES][(pair - 1) % TILES][1].w);
-        w[p][n][0] = load_weight(weights + ((pair * 2) * 32 + lane) * 16);
-        w[p][n][1] = load_weight(weights + ((pair * 2 + 1) * 32 + lane) * 16);
-      }
+    load_weights<PACE>(w, weights, lane);
   } else if (lane == 0) {
     barrier_init(shared_address(&barriers[warp]), 1);
     copy_to_shared(shared_address(held) + warp * WARP_BYTES, weights, WARP_BYTES, shared_address(&barriers[warp]));
@@ -149,24 +181,9 @@ __device__ __forceinline__ void product(const ProductArguments &a) {
   // 4. The sum over slices and parts, and what comes after it.
   if ((own & ~7) >= TILES * OUTPUTS) return;
   const int at = own < TILES * OUTPUTS ? own / OUTPUTS * 16 + own % OUTPUTS : 0;
-  float v = 0, u = 0, total = 0;
-#pragma unroll
-  for (int i = 0; i < (WARPS + 3) / 4; i++) {
-    const int part = i * 4 + quarter;
-    if (WARPS % 4 == 0 || part < WARPS) {
-#pragma unroll
-      for (int r = 0; r < PARTS; r++) v += sums[part][at + r * ROWS];
-      if (EPILOGUE == Epilogue::swiglu) u += sums[part][at + 8];
-      if (NORM) total += square_sums[part];
-    }
-  }
-  v += __shfl_xor_sync(~0u, v, 1); v += __shfl_xor_sync(~0u, v, 2);
-  if (EPILOGUE == Epilogue::swiglu) { u += __shfl_xor_sync(~0u, u, 1); u += __shfl_xor_sync(~0u, u, 2); }
-  if (NORM) {
-    total += __shfl_xor_sync(~0u, total, 1); total += __shfl_xor_sync(~0u, total, 2);
-    const float scale = rsqrtf(total * (1.f / K) + a.eps);
-    v *= scale; u *= scale;
-  }
+  const float2 found = sum_slices<K, ROWS, EPILOGUE>(sums, square_sums, at, quarter, a.eps);
+  float v = found.x;
+  const float u = found.y;
   if constexpr (EPILOGUE == Epilogue::qkv) {
     if (finishes) ((float *)a.out)[output] = v + bias;
   } else if constexpr (EPILOGUE == Epilogue::swiglu) {

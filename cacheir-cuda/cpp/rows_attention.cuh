@@ -161,19 +161,8 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
 
   float most = -INFINITY, sum = 0, o[16][2] = {};
   auto attend = [&](int group, bool first) {
-    if (!PROMPT && group == groups - 1) {  // the row's own key and value are nowhere else yet
-      const int own = position % GROUP;
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-          if (8 * i + g == own) k[i][p] = *(const uint4 *)&fresh[0][32 * p + 8 * t];
-#pragma unroll
-      for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-          if (8 * (j >> 1) + 2 * t + (j & 1) == own) v[j][h] = *(const uint4 *)&fresh[1][64 * h + 8 * g];
-    }
+    // The row's own key and value are nowhere else yet.
+    if (!PROMPT && group == groups - 1) put_own(k, v, fresh, position % GROUP, g, t);
     attend_group<PER>(query, k, v, group * GROUP, position, first, most, sum, o);
   };
   if (place < groups) attend(place, true);

@@ -92,15 +92,7 @@ __device__ __forceinline__ void rows_product(const RowsProductArguments &a) {
   const char *weights = (const char *)a.weights + ((size_t)blockIdx.x * WARPS + warp) * WARP_BYTES;
   uint4 w[SHARED ? 1 : STEPS][TILES][2];
   if constexpr (!SHARED) {
-#pragma unroll
-    for (int p = 0; p < STEPS; p++)
-#pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        const int pair = p * TILES + n;
-        if (PACE && pair && pair % (PACE / 2 + !PACE) == 0) await_load(w[(pair - 1) / TILES][(pair - 1) % TILES][1].w);
-        w[p][n][0] = load_weight(weights + ((pair * 2) * 32 + lane) * 16);
-        w[p][n][1] = load_weight(weights + ((pair * 2 + 1) * 32 + lane) * 16);
-      }
+    load_weights<PACE>(w, weights, lane);
   } else if (lane == 0) {
     barrier_init(shared_address(&barriers[warp]), 1);
     copy_to_shared(shared_address(held) + warp * WARP_BYTES, weights, WARP_BYTES, shared_address(&barriers[warp]));

@@ -123,30 +123,15 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
       ask(stage);
       if (++stage == STAGES) stage = 0;
     }
-    float(*const parts)[STRIDE] = sums[i & 1];  // the tile before last is finished: its warps came through a barrier
+    float(&parts)[WARPS][STRIDE] = sums[i & 1];  // the tile before last is finished: its warps came through a barrier
     if (t == g / ROWS) parts[warp][g] = (sum[0][0] + sum[1][0]) + (sum[0][1] + sum[1][1]);
     if (t == (g + 8) / ROWS) parts[warp][g + 8] = (sum[0][2] + sum[1][2]) + (sum[0][3] + sum[1][3]);
     __syncthreads();
     if (warp >= WARPS_FINISH) continue;
     const int first = own < OUTPUTS ? own : 0;
-    float v = 0, u = 0, total = 0;
-#pragma unroll
-    for (int k = 0; k < (WARPS + 3) / 4; k++) {
-      const int part = k * 4 + quarter;
-      if (WARPS % 4 == 0 || part < WARPS) {
-#pragma unroll
-        for (int r = 0; r < PARTS; r++) v += parts[part][first + r * ROWS];
-        if (EPILOGUE == Epilogue::swiglu) u += parts[part][first + 8];
-        if (NORM) total += square_sums[part];
-      }
-    }
-    v += __shfl_xor_sync(~0u, v, 1); v += __shfl_xor_sync(~0u, v, 2);
-    if (EPILOGUE == Epilogue::swiglu) { u += __shfl_xor_sync(~0u, u, 1); u += __shfl_xor_sync(~0u, u, 2); }
-    if (NORM) {
-      total += __shfl_xor_sync(~0u, total, 1); total += __shfl_xor_sync(~0u, total, 2);
-      const float scale = rsqrtf(total * (1.f / K) + a.eps);
-      v *= scale; u *= scale;
-    }
+    const float2 found = sum_slices<K, ROWS, EPILOGUE>(parts, square_sums, first, quarter, a.eps);
+    float v = found.x;
+    const float u = found.y;
     if (finishes) {
       if constexpr (EPILOGUE == Epilogue::head) {
         if (v > best) { best = v; best_id = output; }
