@@ -126,11 +126,14 @@ def test_a_product_covers_every_row_and_column(count: int, name: str, launches: 
     assert (given.rows, given.columns, given.width) == (count, 131, 24)
 
 
-def test_nothing_is_launched_for_no_rows() -> None:
-    """A step of prompts may want no head; without a GPU a launch would raise."""
+def test_nothing_is_launched_for_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of prompts may want no head."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launching, "_function", lambda *wanted: asked.append(wanted))
     empty = torch.empty(0, 8)
     rows.rms_norm(empty, torch.ones(8), eps=1e-6, out=empty)
     products.linear(empty, torch.ones(3, 8, dtype=torch.float16), out=torch.empty(0, 3))
+    assert not asked
 
 
 def test_tiles_fit_the_shared_memory_of_both_architectures() -> None:

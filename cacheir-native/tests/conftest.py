@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -155,3 +158,37 @@ def step() -> Iterator[Callable[..., tuple[RowOutput, ...]]]:
         return tuple(executor.wait(executor.submit(Step(mode=mode, rows=rows))).rows)
 
     yield run
+
+
+@pytest.fixture
+def turns_of_another() -> Callable[[Callable[[], object], int], int]:
+    """``turns_of_another(call, times)``: in how many of ``times`` calls another thread of Python got a turn.
+
+    Nobody is made to give the interpreter up meanwhile, so it gets turns only where the calls let it go.
+    """
+
+    def count(call: Callable[[], object], times: int) -> int:
+        turns, stop = [0], threading.Event()
+
+        def other() -> None:
+            while not stop.is_set():
+                turns[0] += 1
+                time.sleep(0)
+
+        thread = threading.Thread(target=other)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(100.0)
+        try:
+            thread.start()
+            seen = 0
+            for _ in range(times):
+                before = turns[0]
+                call()
+                seen += turns[0] > before
+        finally:
+            stop.set()
+            sys.setswitchinterval(interval)
+            thread.join()
+        return seen
+
+    return count

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -178,30 +176,8 @@ def test_a_step_costs_few_python_calls(make_tiny: Any) -> None:
     assert 0 < calls <= 20
 
 
-def test_running_ahead_leaves_python_to_others(make_tiny: Any) -> None:
-    """Nobody is made to give the interpreter up here, so another thread gets turns only where the runner lets it go."""
+def test_running_ahead_leaves_python_to_others(make_tiny: Any, turns_of_another: Any) -> None:
     tiny = make_tiny("quantised", precise=False)
     executor = tiny.open()
     ahead = Step(mode="decode", rows=(tiny.row(0, [3]),))
-    turns, stop = [0], threading.Event()
-
-    def other() -> None:
-        while not stop.is_set():
-            turns[0] += 1
-            time.sleep(0)
-
-    thread = threading.Thread(target=other)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(100.0)
-    try:
-        thread.start()
-        seen = 0
-        for _ in range(500):
-            before = turns[0]
-            executor.run_ahead(ahead, 16, lambda rows: None)
-            seen += turns[0] > before
-    finally:
-        stop.set()
-        sys.setswitchinterval(interval)
-        thread.join()
-    assert seen > 0
+    assert turns_of_another(lambda: executor.run_ahead(ahead, 16, lambda rows: None), 500) > 0
