@@ -16,6 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from cacheir.errors import UsageError
+from cacheir.runtime.engine.job import Event, Job, Usage
+from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.fake_model import FakeExecutor
 from cacheir_server.app import create_app
 from cacheir_server.span_export import check_variables
@@ -58,6 +60,22 @@ def test_a_span_has_the_times_the_tokens_and_the_outcome(told, stream):
     assert 0 <= found["cacheir.queue_wait_ms"] <= found["cacheir.time_to_first_token_ms"]
     assert found["cacheir.time_to_first_token_ms"] <= (span.end_time - span.start_time) / 1e6
     assert found["cacheir.outcome"] == "length" and span.status.status_code is StatusCode.UNSET
+
+
+def test_the_times_are_those_of_the_answer_that_came_first():
+    """An answer that joins another's computation late waits for nothing and has its first token at once."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    span = Spans(provider).begin({"method": "POST", "path": "/v1/completions", "headers": []})
+    jobs = [Job(id=name, ids=(1, 2), sampling=SamplingParams()) for name in ("early", "late")]
+    observe = span.observing(jobs, lambda event: None)
+    cost = {"prompt_tokens": 2, "cached_tokens": 0, "sampled_tokens": 1, "preemptions": 0, "total_ms": 9.0}
+    for job, queue_ms, ttft_ms in zip(jobs, (2.0, 0.0), (5.0, 0.5), strict=True):
+        observe(Event(job_id=job.id, outcome="stop", usage=Usage(queue_ms=queue_ms, ttft_ms=ttft_ms, **cost)))
+    assert not exporter.get_finished_spans()
+    span.responded(200)
+    (told,) = exporter.get_finished_spans()
+    assert (told.attributes["cacheir.queue_wait_ms"], told.attributes["cacheir.time_to_first_token_ms"]) == (0.0, 0.5)
 
 
 def test_a_span_hangs_below_the_callers(told):
