@@ -18,7 +18,6 @@ from cacheir.reference.sampling import sample_row
 from cacheir_native import _cacheir_native as native
 
 STORED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
-ROW_COUNTS = (1, 2, 7, 12, 13, 512)
 
 
 @pytest.fixture
@@ -95,22 +94,6 @@ def test_integer_product_is_within_the_error_of_8_bit_activations(random: np.ran
     # A code may round the other way where x / scale is nearly half-way between two.
     slack = np.abs(stored.dense()).max() * scale.max() * 1.01
     assert np.abs(native.PackedMatrix(_part(stored)).multiply(x) - expected).max() < 1e-4 + slack
-
-
-@pytest.mark.parametrize("precise", [False, True])
-@pytest.mark.parametrize("name", [*STORED, "bf16", "f32"])
-def test_rows_and_threads_do_not_change_a_bit(random: np.random.Generator, name: str, precise: bool) -> None:
-    if name in STORED:
-        part = _part(_quantised(random, name, 80, 96))
-    else:
-        values = random.standard_normal((80, 96)).astype(np.float32)
-        part = (name, to_bf16(values) if name == "bf16" else values, 80, 96)
-    x = random.standard_normal((512, 96)).astype(np.float32)
-    whole = native.PackedMatrix(part, precise=precise).multiply(x)
-    for threads in (1, 2, 3):
-        matrix = native.PackedMatrix(part, precise=precise, threads=threads)
-        for rows in ROW_COUNTS:
-            np.testing.assert_array_equal(matrix.multiply(x[512 - rows :]), whole[512 - rows :])
 
 
 def test_wrong_sizes_are_refused_with_a_sentence() -> None:
