@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -276,13 +275,17 @@ def test_plugins_load_in_another_thread(write_module: Write, installed: Make) ->
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs SIGALRM to cut an import off")
 def test_a_slow_plugin_is_cut_off_where_there_is_a_limit(write_module: Write, installed: Make, reports: Any) -> None:
-    module = write_module("sleeper", "import time\ntime.sleep(60)")
-    installation = installed(module, write_module("good", GOOD), seconds_each=0.2)
-    start = time.monotonic()
+    # It rings the alarm that is set for it, so that the limit can be one that no other plugin comes near.
+    source = """
+        import signal, time
+        left, _ = signal.setitimer(signal.ITIMER_REAL, 0.01)
+        assert 0 < left <= 30
+        time.sleep(60)
+    """
+    installation = installed(write_module("sleeper", source), write_module("good", GOOD), seconds_each=30)
     assert "good" in installation.commands
-    assert time.monotonic() - start < 20
     assert plugin_of(installation, "sleeper").state == "slow"
-    assert reports == [("sleeper", "took longer than 0.2 s to import")]
+    assert reports == [("sleeper", "took longer than 30 s to import")]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -292,7 +295,8 @@ def test_a_slow_plugin_works_and_is_named(
     monkeypatch.setattr("cacheir.plugins.host.SLOW_SECONDS", 0.05)
     installation = installed(write_module("good", "import time\ntime.sleep(0.2)\n" + GOOD.replace("\n    ", "\n")))
     assert "good" in installation.commands
-    assert ("good", "took 0.2 s to import, and every command waits for it") in reports
+    ((seconds, rest),) = [sentence.removeprefix("took ").split(" ", 1) for name, sentence in reports if name == "good"]
+    assert float(seconds) >= 0.2 and rest == "s to import, and every command waits for it"
 
 
 def test_what_a_plugin_prints_is_kept_from_standard_output(
