@@ -292,10 +292,12 @@ def test_a_slow_plugin_is_cut_off_where_there_is_a_limit(write_module: Write, in
 def test_a_slow_plugin_works_and_is_named(
     write_module: Write, installed: Make, reports: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cacheir.plugins.host.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("cacheir.plugins.host.SLOW_SECONDS", 0.0)
     installation = installed(write_module("good", "import time\ntime.sleep(0.2)\n" + GOOD.replace("\n    ", "\n")))
     assert "good" in installation.commands
-    ((seconds, rest),) = [sentence.removeprefix("took ").split(" ", 1) for name, sentence in reports if name == "good"]
+    ((name, sentence),) = reports  # core's own import takes time too, and is nobody's to mend
+    seconds, rest = sentence.removeprefix("took ").split(" ", 1)
+    assert name == "good"
     assert float(seconds) >= 0.2 and rest == "s to import, and every command waits for it"
 
 

@@ -186,7 +186,8 @@ class Host:
             plugin.state = "loaded"
         plugin.seconds = time.perf_counter() - start
         plugin.heavy = tuple(name for name in HEAVY if name in sys.modules and name not in before)
-        if plugin.seconds > SLOW_SECONDS and not plugin.problems:
+        # Core is no plugin that could be left out; where its import takes long, the machine is slow.
+        if plugin.seconds > SLOW_SECONDS and not plugin.problems and plugin.name != CORE:
             sentence = f"took {plugin.seconds:.1f} s to import, and every command waits for it"
             # A note, since a machine that is busy with something else makes everyone slow.
             hint = "its module does work, or imports something, that can wait"
