@@ -40,6 +40,7 @@ std::string text(int64_t number) { return std::to_string(number); }
 }  // namespace
 
 void Runner::clear_step() {
+  mode_ = nullptr;  // a step that is half filled cannot be run
   for (auto* list : {&step_.tokens, &step_.positions, &step_.row_starts, &step_.head_rows, &step_.owners}) list->clear();
   step_.rows.clear();
   step_.masks.clear();
@@ -211,8 +212,9 @@ int Runner::run_ahead(int n, double max_seconds, int32_t* tokens) {
     }
   }
   const double end = now() + max_seconds;
-  StepResult result;
-  std::vector<uint8_t> ended(batch, 0);
+  StepResult& result = ahead_;
+  std::vector<uint8_t>& ended = ended_;
+  ended.assign(batch, 0);
   for (int done = 0;;) {
     run_main();
     run_heads(result);

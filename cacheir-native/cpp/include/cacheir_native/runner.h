@@ -156,6 +156,8 @@ class Runner {
   std::vector<int> head_kind_;           // of each row, into kHeads, or kHiddenHead; -1 for none
   std::vector<int32_t> picked_;          // head rows of the running head
   std::vector<int32_t> head_tokens_;     // what head_argmax and sample give, for each picked row
+  StepResult ahead_;                     // of run_ahead's last step
+  std::vector<uint8_t> ended_;           // of each row, whether run_ahead met a stop id of it
 
   // Workspace, sized by finish().
   ActivationBuffer shared_;
