@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,14 @@ class Bench:
         self.service = Service(FakeRuntime(self.model), self.settings, self.engine)
         self.app = create_app(self.service)
         self.client = TestClient(self.app, raise_server_exceptions=False)
+
+    def rest(self) -> None:
+        """Until the engine's thread stands still: an answer is told before the step that made it ends and is counted."""
+        deadline = time.monotonic() + 60
+        self.service.thread.call(lambda engine: None)  # what was left before, such as a cancellation, is done
+        while self.service.thread.stalled_seconds:
+            assert time.monotonic() < deadline, "the engine has not come to rest"
+            time.sleep(0.002)
 
     def post(self, path: str, **body: Any) -> Any:
         """The answer to a body, the model's name filled in."""

@@ -18,6 +18,7 @@ def test_case_d27_metrics_add_up_and_stand_still_while_idle(make):
         usage["completion"] += found["completion_tokens"]
     for _ in range(3):
         bench.post("/v1/completions", prompt="a", temperature=-1)
+    bench.rest()
     first = bench.client.get("/metrics").text
     values = {}
     for family in text_string_to_metric_families(first):

@@ -158,7 +158,7 @@ def test_case_d22_every_route_needs_the_key(make):
 def test_case_d21_a_full_queue_refuses_at_once_and_frees_its_places(make):
     executor = FakeExecutor(run_ahead=False)
     gate = threading.Event()
-    executor.fault = lambda step, row: None if gate.wait(30) else "late"
+    executor.fault = lambda step, row: None if gate.wait(90) else "late"
     limits = EngineLimits(max_batch=1, max_rows=1, max_tokens=16, chunk_tokens=16, max_queue=4)
     bench = make(executor, engine={"limits": limits})
     answers: list[Any] = []
@@ -169,6 +169,12 @@ def test_case_d21_a_full_queue_refuses_at_once_and_frees_its_places(make):
     threads = [threading.Thread(target=ask, args=(number, number % 2 == 0)) for number in range(14)]
     for thread in threads:
         thread.start()
+    state, deadline = bench.engine.state, time.monotonic() + 60
+    # Until one step stands still and every request is answered, taken or left for after that step.
+    while not executor.steps or (
+        len(answers) + len(bench.service.thread._commands) + len(state.running) + len(state.waiting) < len(threads)
+    ):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     gate.set()
     for thread in threads:

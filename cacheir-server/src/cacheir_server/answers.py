@@ -65,8 +65,7 @@ class Answers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for job_id in self._open:
-            if self._thread.alive:
-                self._thread.cancel(job_id)
+            self._thread.cancel(job_id)
 
     def _with_sinks(self, loop: asyncio.AbstractEventLoop) -> list[tuple[Job, Callable[[Event], None]]]:
         def sink(number: int) -> Callable[[Event], None]:

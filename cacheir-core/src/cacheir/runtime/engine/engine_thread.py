@@ -38,6 +38,7 @@ class EngineThread:
         self._draining = False
         self._beat = time.monotonic()
         self._busy = False
+        engine.wanted = self._wanted
         self._thread = threading.Thread(target=self._loop, name="cacheir-engine", daemon=True)
         self._thread.start()
 
@@ -48,8 +49,8 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
+        """Whether the thread still runs; not while it ends, having failed."""
+        return self.failure is None and self._thread.is_alive()
 
     def submit(self, job: Job, sink: Sink) -> None:
         """As ``Engine.submit``. ``sink`` is called from the engine's thread and must not block."""
@@ -60,8 +61,8 @@ class EngineThread:
         self.call(lambda engine: engine.submit_all(jobs))
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job with ``cancelled`` before the next step; does not wait for it."""
-        self.leave(lambda engine: engine.cancel(job_id))
+        """Ends a job with ``cancelled`` before the next step; does not wait for it. A closed engine has ended it."""
+        self._queue(lambda engine: engine.cancel(job_id))
 
     def call(self, work: Callable[[Engine], T]) -> T:
         """Runs ``work`` on the engine's thread between two steps and gives what it gives."""
@@ -81,12 +82,9 @@ class EngineThread:
 
     def leave(self, work: Callable[[Engine], T], done: Done = lambda result, error: None) -> None:
         """As ``call``, without waiting: ``done`` is told the result or the error, on the engine's thread."""
-        with self._wake:
-            if self._closing or not self._thread.is_alive():
-                failed = "the engine is closed" if self.failure is None else f"the engine failed: {self.failure}"
-                raise UsageError(failed)
-            self._commands.append((work, done))
-            self._wake.notify()
+        if not self._queue(work, done):
+            failed = "the engine is closed" if self.failure is None else f"the engine failed: {self.failure}"
+            raise UsageError(failed)
 
     def drain(self, timeout_s: float) -> bool:
         """Takes no more jobs and waits until those that are there have ended.
@@ -102,8 +100,7 @@ class EngineThread:
             except UsageError:  # closed meanwhile, which cancels what is left
                 return False
             time.sleep(_POLL_SECONDS)
-        if self.alive and not self._closing:
-            self.leave(lambda engine: engine.close())
+        self._queue(lambda engine: engine.close())
         return False
 
     def close(self) -> None:
@@ -125,6 +122,19 @@ class EngineThread:
     def draining(self) -> bool:
         """Whether ``drain`` was asked for, so that new work is to be refused."""
         return self._draining
+
+    def _wanted(self) -> bool:
+        """Whether a command waits for the step under way."""
+        return bool(self._commands) or self._closing
+
+    def _queue(self, work: Callable[[Engine], Any], done: Done = lambda result, error: None) -> bool:
+        """Whether the thread is there to run ``work``, which is asked under the lock that ``close`` takes."""
+        with self._wake:
+            if self._closing or not self._thread.is_alive():
+                return False
+            self._commands.append((work, done))
+            self._wake.notify()
+            return True
 
     def _loop(self) -> None:
         try:
