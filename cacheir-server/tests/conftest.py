@@ -36,7 +36,7 @@ class Bench:
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def rest(self) -> None:
-        """Until the engine's thread stands still: an answer is told before the step that made it ends and is counted."""
+        """Until the engine's thread stands still: an answer is told before its step is over and counted."""
         deadline = time.monotonic() + 60
         self.service.thread.call(lambda engine: None)  # what was left before, such as a cancellation, is done
         while self.service.thread.stalled_seconds:
