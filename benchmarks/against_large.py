@@ -15,10 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+from against import write_page
+
 from cacheir import Runtime
 from cacheir.bench.against.cells import chosen_cells
-from cacheir.bench.against.compare import compare, merged
+from cacheir.bench.against.compare import compare
 from cacheir.bench.against.contestants import ours, peer_contestants
+from cacheir.bench.against.merge import merged
 from cacheir.bench.report import write_report
 from cacheir.plugins.installation import default
 
@@ -37,6 +40,7 @@ def main() -> int:
     parser.add_argument("--files", nargs="+", default=FILES)
     parser.add_argument("--cells", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--samples", type=int, default=7)
+    parser.add_argument("--extra-rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--output", type=Path, default=OUT)
@@ -75,12 +79,14 @@ def measure(path: Path, given: argparse.Namespace) -> None:
             threads=given.threads,
             samples=given.samples,
             screen=0,
+            extra=given.extra_rounds,
             progress=lambda text: print(text, flush=True),
         )
         report = merged(report, found)
         # The first one compiles the program.
         report["opening_seconds"] = {"first": seconds[0], "again": seconds[1:]}
         write_report(output, json.dumps(report, indent=1, sort_keys=True, allow_nan=False) + "\n")
+        write_page(given.output)
 
 
 def opening_seconds(path: Path, threads: int) -> float:

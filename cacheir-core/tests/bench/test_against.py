@@ -16,7 +16,7 @@ import pytest
 from cacheir.bench.against import contestants
 from cacheir.bench.against.cells import CELLS, Cell, chosen_cells
 from cacheir.bench.against.child import Child
-from cacheir.bench.against.compare import compare, merged
+from cacheir.bench.against.compare import compare
 from cacheir.bench.against.contestants import Contestant, peer_contestants
 from cacheir.bench.against.rounds import CellRun, run_cell
 from cacheir.bench.against.tables import markdown, summaries
@@ -27,6 +27,7 @@ from cacheir.plugins.ref import resolve
 
 DECODE = chosen_cells(["decode-128"])[0]
 BANDWIDTH = 50e9
+RUNS: dict[str, Any] = {"": {"commit": "", "decode_bytes": 100_000_000, "engines": {}}}
 
 
 class World:
@@ -34,7 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.now, self.foreign, self.turns = 0.0, 0.0, []  # type: ignore[var-annotated]
-        self.busy_for = ""
+        self.busy_for, self.busy_until = "", float("inf")
 
     def clock(self) -> CpuTimes:
         return CpuTimes(clock=self.now, busy=self.foreign, own=0.0, cores=2)
@@ -46,6 +47,7 @@ class FakeEngine:
     def __init__(self, world: World, engine: str, setting: str, seconds: float, fault: str = "") -> None:
         self.contestant = Contestant(engine=engine, setting=setting, command=("none",))
         self.facts: dict[str, Any] = {"bytes": BANDWIDTH * seconds, "decode_bytes": 100_000_000}
+        self.said: dict[str, Any] = {}
         self._world, self._seconds, self._fault, self._own = world, seconds, fault, 0.0
 
     def run(self, cell: Cell, repeats: int = 1) -> Sequence[float]:
@@ -55,16 +57,19 @@ class FakeEngine:
         taken = repeats * self._seconds
         self._world.now += taken
         self._own += 2 * taken  # both cores
-        self._world.foreign += 2 * taken + (taken if self.contestant.label == self._world.busy_for else 0.0)
+        self._world.foreign += 2 * taken + (taken if self._has_company() else 0.0)
         return [self._seconds] * repeats
+
+    def _has_company(self) -> bool:
+        return self.contestant.label == self._world.busy_for and self._world.now < self._world.busy_until
 
     def cpu_seconds(self) -> float:
         return self._own
 
 
-def ran(world: World, engines: list[FakeEngine], samples: int = 7, screen: int = 2) -> CellRun:
+def ran(world: World, engines: list[FakeEngine], samples: int = 7, screen: int = 2, extra: int = 0) -> CellRun:
     probe = FakeEngine(world, "memory", "", 0.05)
-    return run_cell(DECODE, engines, probe, samples=samples, screen=screen, clock=world.clock)
+    return run_cell(DECODE, engines, probe, samples=samples, screen=screen, extra=extra, clock=world.clock)
 
 
 def raw(run: CellRun) -> list[dict[str, Any]]:
@@ -125,12 +130,72 @@ def test_samples_with_company_are_marked_and_do_not_count() -> None:
     by_label = {label: [s for s in run.samples if s.label == label] for label in ("cacheir", "other")}
     assert all(not sample.invalid for sample in by_label["cacheir"])
     assert all("foreign CPU load: 50%" in sample.invalid[0] for sample in by_label["other"])
-    rows = {row["label"]: row for row in summaries(raw(run), 1)}
+    rows = {row["label"]: row for row in summaries(raw(run), RUNS)}
     assert rows["cacheir"]["valid"] and not rows["other"]["valid"]
     samples = raw(run)
     samples[0]["seconds"], samples[0]["invalid"] = [50.0], ["company"]
-    assert summaries(samples, 1)[0]["tokens_per_s"] == pytest.approx(256.0)
-    assert summaries(samples, 1)[0]["counted"] == 1
+    assert summaries(samples, RUNS)[0]["tokens_per_s"] == pytest.approx(256.0)
+    assert summaries(samples, RUNS)[0]["counted"] == 1
+
+
+def rounds_of(run: CellRun, label: str) -> list[bool]:
+    """Whether each sample of an engine's rounds counts."""
+    return [not sample.invalid for sample in run.samples if sample.label == label and sample.part == "round"]
+
+
+def test_rounds_are_made_up_for_until_enough_count() -> None:
+    world = World()
+    world.busy_for, world.busy_until = "other", 6.0  # a warm-up and about three rounds
+    run = ran(world, [FakeEngine(world, "cacheir", "", 0.5), FakeEngine(world, "other", "", 1.0)], extra=7)
+    spoilt = rounds_of(run, "other").count(False)
+    assert 0 < spoilt < 7 and rounds_of(run, "other").count(True) == 7
+    assert rounds_of(run, "cacheir") == [True] * (7 + spoilt)
+
+
+def test_no_more_rounds_are_made_up_for_than_were_allowed_and_the_table_says_why() -> None:
+    world = World()
+    world.busy_for = "other"
+    run = ran(world, [FakeEngine(world, "cacheir", "", 0.5), FakeEngine(world, "other", "", 1.0)], samples=3, extra=2)
+    assert rounds_of(run, "other") == [False] * 5
+    samples = raw(run)
+    samples[-1]["invalid"] = []
+    (row,) = [row for row in summaries(samples, RUNS) if row["label"] == "other"]
+    assert (row["counted"], row["samples"], row["heaviest_load"]) == (1, 5, pytest.approx(0.5))
+    report = {
+        "model": "m", "threads": 2, "samples": samples, "refused": {}, "missing": {}, "runs": RUNS,
+        "environment": {"cpu": {"model": "c"}, "cacheir": {"commit": ""}},
+    }  # fmt: skip
+    assert "| 1 of 5; others took up to 50% |" in markdown(report)
+
+
+def test_an_engine_that_fails_in_a_round_is_left_out_from_there_on_and_keeps_its_samples() -> None:
+    world = World()
+    dying = FakeEngine(world, "other", "", 1.0)
+    run_once, left = dying.run, [1 + 2]  # the warm-up and two rounds
+
+    def run(cell: Cell, repeats: int = 1) -> Sequence[float]:
+        left[0] -= 1
+        if left[0] < 0:
+            raise BackendError("other has ended: out of memory")
+        return run_once(cell, repeats)
+
+    dying.run = run  # type: ignore[method-assign]
+    found = ran(world, [FakeEngine(world, "cacheir", "", 0.5), dying], extra=7)
+    assert rounds_of(found, "cacheir") == [True] * 7 and rounds_of(found, "other") == [True] * 2
+    assert found.refused == {"other": "other has ended: out of memory"}
+
+
+def test_what_was_skipped_is_no_part_of_what_was_read() -> None:
+    world = World()
+    engine = FakeEngine(world, "cacheir", "", 0.5)
+    engine.said = {"skipped_bytes": 128 * 25_000_000}
+    samples = raw(ran(world, [engine], samples=1))
+    (row,) = summaries(samples, RUNS)
+    assert row["probe_share"] == pytest.approx(100e6 * 128 / 0.5 / BANDWIDTH)
+    assert row["read_share"] == pytest.approx(75e6 * 128 / 0.5 / BANDWIDTH)
+    other = {"": {**RUNS[""], "engines": {"cacheir": {"weights": "int4"}}}}
+    (row,) = summaries(samples, other)
+    assert (row["weights"], row["probe_share"], row["read_share"]) == ("int4", None, None)
 
 
 def test_a_row_that_loses_stays_and_an_engine_that_fails_is_named() -> None:
@@ -141,12 +206,12 @@ def test_a_row_that_loses_stays_and_an_engine_that_fails_is_named() -> None:
         FakeEngine(world, "third", "", 1.0, fault="third has no such op"),
     ]
     run = ran(world, engines)
-    rows = {row["label"]: row for row in summaries(raw(run), 1)}
+    rows = {row["label"]: row for row in summaries(raw(run), RUNS)}
     assert rows["other"]["our_ratio"] == pytest.approx(0.5)
     assert run.refused == {"third": "third has no such op"}
     report = {
         "model": "m", "threads": 2, "decode_bytes": 1, "samples": raw(run), "refused": {DECODE.name: run.refused},
-        "missing": {"fourth": "it is not installed"},
+        "missing": {"fourth": "it is not installed"}, "runs": RUNS,
         "environment": {"cpu": {"model": "c"}, "cacheir": {"commit": ""}},
     }  # fmt: skip
     table = markdown(report)
@@ -166,7 +231,7 @@ def test_figures_are_those_of_the_raw_samples() -> None:
         for label in times
         for seconds in [times[label][number]]
     ]  # fmt: skip
-    ours, other = summaries(samples, 100_000_000)
+    ours, other = summaries(samples, RUNS)
     assert ours["tokens_per_s"] == pytest.approx(128 / statistics.median(times["cacheir"]))
     assert other["ratio_of_medians"] == pytest.approx(
         statistics.median(times["other"]) / statistics.median(times["cacheir"])
@@ -174,19 +239,6 @@ def test_figures_are_those_of_the_raw_samples() -> None:
     paired = [theirs / mine for mine, theirs in zip(times["cacheir"], times["other"])]
     assert other["our_ratio"] == pytest.approx(statistics.median(paired))
     assert ours["probe_share"] == pytest.approx(100e6 * 128 / 0.55 / 50e9)
-
-
-def test_cells_measured_before_stay_beside_those_measured_now() -> None:
-    sample = {"label": "cacheir", "engine": "cacheir", "part": "round", "number": 0, "seconds": [1.0], "invalid": []}
-    probes = {"probe_before": 1.0, "probe_after": 1.0}
-    before = {"samples": [{**sample, **probes, "cell": name} for name in ("prefill-16", "decode-128")], "refused": {}}
-    again = {**sample, **probes, "cell": "decode-128", "seconds": [2.0]}
-    whole = merged(before, {"samples": [again], "refused": {}, "decode_bytes": 1})
-    assert [(item["cell"], item["seconds"]) for item in whole["samples"]] == [
-        ("prefill-16", [1.0]),
-        ("decode-128", [2.0]),
-    ]
-    assert {row["cell"]: row["tokens_per_s"] for row in whole["rows"]} == {"prefill-16": 16.0, "decode-128": 64.0}
 
 
 SERVING = """
@@ -245,19 +297,39 @@ def test_peers_of_core_say_how_they_are_started_or_why_not(tmp_path: Path) -> No
     installation = default()
     names = ["llama.cpp", "openvino", "onnxruntime-genai"]
     pythons = dict.fromkeys(names, "some-python")
-    found, missing = peer_contestants(
-        installation, names, model=tmp_path, threads=2, pythons=pythons, models={"openvino": "folder"}
-    )
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "genai_config.json").write_text("{}")
+    (made / "made_from.json").write_text('{"model": "m.gguf", "precision": "int4"}')
+    models = {"openvino": "folder", "onnxruntime-genai": str(made)}
+    found, missing = peer_contestants(installation, names, model=tmp_path, threads=2, pythons=pythons, models=models)
     assert not missing and {each.engine for each in found} == set(names)
     assert all(each.command[0] == "some-python" for each in found)
     llama = [each for each in found if each.engine == "llama.cpp"]
     assert len({each.label for each in llama}) == len(llama) >= 2
     assert all(each.environment["OMP_NUM_THREADS"] == "2" for each in found)
     assert any('"model": "folder"' in each.command[-1] for each in found if each.engine == "openvino")
+    (onnx,) = [each for each in found if each.engine == "onnxruntime-genai"]
+    assert onnx.label == "onnxruntime-genai, int4 weights" and '"weights": "int4"' in onnx.command[-1]
+    (made / "made_from.json").unlink()
+    found, _ = peer_contestants(installation, names[2:], model=made, threads=2, pythons={names[2]: "p"}, models={})
+    assert [each.setting for each in found] == ["made weights"]
     with pytest.raises(UsageError, match="not compared with"):
         peer_contestants(installation, [], model=tmp_path, threads=2, pythons=pythons, models={})
     with pytest.raises(UsageError, match="no cell"):
         chosen_cells(["prefil"])
+
+
+@pytest.mark.parametrize("noted", [None, "no json", "[]", "{}"])
+def test_onnx_runtime_refuses_what_is_no_folder_of_its_own(tmp_path: Path, noted: str | None) -> None:
+    if noted is not None:
+        (tmp_path / "genai_config.json").write_text("{}")
+        (tmp_path / "made_from.json").write_text(noted)
+    name = "onnxruntime-genai"
+    found, missing = peer_contestants(default(), [name], model=tmp_path, threads=1, pythons={name: "p"}, models={})
+    assert not found
+    assert ("does not say a precision" if noted else "--peer-model onnxruntime-genai=FOLDER") in missing[name]
+    assert str(tmp_path) not in missing[name]
 
 
 def test_whole_answers_get_the_same_prompts_in_every_engine(tmp_path: Path) -> None:

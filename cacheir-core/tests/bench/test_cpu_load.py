@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from cacheir.bench.cpu_load import CpuTimes, busy_seconds, cpu_times, foreign_load
+from cacheir.bench.cpu_load import CpuTimes, busy_seconds, cpu_times, foreign_load, stolen_load, stolen_seconds
+from cacheir.bench.validity import load_causes
 
 STAT = """cpu  700 0 300 9000 100 10 20 30 50 0
 cpu0 100 1 200 4000 50 5 6 7 40 0
@@ -24,6 +25,16 @@ def test_busy_seconds_of_the_usable_cores():
     assert busy_seconds(STAT, {0}, 100) == (pytest.approx(3.19), 1)
     assert busy_seconds(STAT, {0, 1}, 100) == (pytest.approx(10.61), 2)
     assert busy_seconds(STAT, None, 100) == (pytest.approx(20.60), 3)
+
+
+def test_time_that_other_machines_had():
+    assert stolen_seconds(STAT, {0, 1}, 100) == pytest.approx(0.30)
+    assert stolen_seconds("nothing", None, 100) == 0
+    before, after = CpuTimes(0.0, 0.0, 0.0, 2, 1.0), CpuTimes(2.0, 3.0, 1.0, 2, 1.6)
+    assert (stolen_load(before, after), foreign_load(before, after)) == (pytest.approx(0.15), pytest.approx(0.5))
+    assert stolen_load(before, None) is None
+    assert "50% of the cores' time (15% stolen by other machines)" in load_causes(0.5, 0.15)[0]
+    assert "stolen" not in load_causes(0.5, 0.001)[0]
 
 
 @pytest.mark.parametrize("text", ["", "cpu  1 2 3\n", "nothing\n", "cpu7 1 2 3 4\n"])

@@ -29,8 +29,9 @@ def causes(
     return (*found, *load_causes(foreign_load))
 
 
-def load_causes(foreign_load: float | None) -> tuple[str, ...]:
-    """The cause that the load of others is."""
+def load_causes(foreign_load: float | None, stolen: float | None = None) -> tuple[str, ...]:
+    """The cause that the load of others is; ``stolen`` is the part of it that other virtual machines had."""
     if foreign_load is None or foreign_load <= MAX_FOREIGN_LOAD:
         return ()
-    return (f"foreign CPU load: {foreign_load:.0%} of the cores' time, more than {MAX_FOREIGN_LOAD:.0%}",)
+    by = f" ({stolen:.0%} stolen by other machines)" if stolen is not None and stolen >= 0.01 else ""
+    return (f"foreign CPU load: {foreign_load:.0%} of the cores' time{by}, more than {MAX_FOREIGN_LOAD:.0%}",)

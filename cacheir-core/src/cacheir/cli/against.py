@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cacheir.bench.against.cells import chosen_cells
-from cacheir.bench.against.compare import compare, merged
+from cacheir.bench.against.compare import compare
 from cacheir.bench.against.contestants import our_answers, ours, peer_contestants
+from cacheir.bench.against.merge import merged
 from cacheir.bench.against.tables import markdown
 from cacheir.bench.report import write_report
 from cacheir.cli.output import say
@@ -29,6 +30,7 @@ def run_against(
     cells: Sequence[str] = (),
     samples: int = 7,
     screen: int = 2,
+    extra: int = 7,
     backend: str = "auto",
     threads: int = 0,
     precise: bool = False,
@@ -38,7 +40,7 @@ def run_against(
 ) -> dict[str, Any]:
     """The report of a comparison. ``output`` FILE.json is written after each cell, with a table FILE.md beside it.
 
-    Cells that an earlier report of the same model holds and that are not measured now stay in it.
+    Cells and engines that an earlier report of the same model holds and that are not measured now stay in it.
     """
     installation = default()
     path = find_path(model, installation)
@@ -80,6 +82,7 @@ def run_against(
         threads=count,
         samples=samples,
         screen=screen,
+        extra=extra,
         progress=say,
         done=keep,
     )

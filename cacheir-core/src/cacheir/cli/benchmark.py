@@ -67,6 +67,9 @@ def benchmark(
     screen: int = typer.Option(
         2, min=1, help="With --against: samples of each setting of a peer, to find its best one for a cell."
     ),
+    extra_rounds: int = typer.Option(
+        7, min=0, help="With --against: how many rounds more where samples did not count, for as many that do."
+    ),
     peer_python: list[str] = _PEER_PYTHON,
     peer_model: list[str] = _PEER_MODEL,
     output: Path = _OUTPUT,
@@ -93,6 +96,7 @@ def benchmark(
             cells=cells,
             samples=samples,
             screen=screen,
+            extra=extra_rounds,
             backend=backend,
             threads=threads,
             precise=precise,

@@ -103,7 +103,9 @@ class PeerSpec:
 
     ``run(options)`` gives a list of mappings, one for each setting in which it is to be timed: ``setting`` (its name),
     ``command`` (words of a process that answers as docs/benchmarks.md says) and ``environment``. ``options`` has
-    ``model`` (a path), ``threads``, ``python`` ("" for this one's).
+    ``model`` (a path), ``threads``, ``python`` ("" for this one's). It may raise BackendError where it cannot run on
+    that model: the message is the reason in the report. Where ``{"ready": facts}`` of the process has ``weights``, that
+    is their precision, and the engine does not read the model's own file.
     """
 
     name: str

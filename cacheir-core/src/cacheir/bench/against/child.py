@@ -18,7 +18,6 @@ from cacheir.errors import BackendError
 
 # A model that loads from a slow disk, and a cell of a large model on a slow machine.
 LONGEST_SECONDS = 600.0
-_CAN_STOP = hasattr(signal, "SIGSTOP")
 
 
 class Child:
@@ -33,6 +32,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
+            start_new_session=True,  # an engine may have processes of its own: they are stopped and counted with it
         )
         try:
             answer = self._answer()
@@ -42,15 +42,18 @@ class Child:
             self.close()
             raise
         self.facts: dict[str, Any] = answer["ready"]
+        self.said: dict[str, Any] = {}
         self._stop()
 
     def run(self, cell: Cell, repeats: int = 1) -> tuple[float, ...]:
-        """Seconds of each of ``repeats`` runs of ``cell``. BackendError where the engine fails at it."""
+        """Seconds of each of ``repeats`` runs of ``cell``; ``said`` is what the engine says about them besides.
+
+        BackendError where the engine fails at it.
+        """
         request: dict[str, Any] = {"kind": cell.kind, "tokens": cell.tokens, "batch": cell.batch, "repeats": repeats}
         request |= {"prompt": cell.prompt} if cell.prompt else {}
         assert self._process.stdin is not None
-        if _CAN_STOP:
-            self._process.send_signal(signal.SIGCONT)
+        self._signal("SIGCONT")
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
@@ -60,21 +63,18 @@ class Child:
         self._stop()
         if "seconds" not in answer:
             raise BackendError(f"{self.contestant.label} does not run {cell.name}: {answer.get('error', answer)}")
+        self.said = {name: said for name, said in answer.items() if name != "seconds"}
         return tuple(float(seconds) for seconds in answer["seconds"])
 
     def cpu_seconds(self) -> float:
-        """The processor time that it has taken so far; 0 where the system does not say."""
-        try:
-            # The name in parentheses may hold spaces; user and system time are the 12th and 13th field after it.
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The processor time that it and its own processes have taken so far; 0 where the system does not say."""
+        ticks = sum(_ticks_of_session(path, self._process.pid) for path in Path("/proc").glob("[0-9]*/stat"))
+        return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
     def close(self) -> None:
         """End the process. Closing twice is allowed."""
         if self._process.poll() is None:
-            self._process.kill()
+            self._kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None and not stream.closed:
@@ -92,7 +92,7 @@ class Child:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        watchdog = threading.Timer(LONGEST_SECONDS, self._process.kill)
+        watchdog = threading.Timer(LONGEST_SECONDS, self._kill)
         watchdog.start()
         try:
             line = self._process.stdout.readline()
@@ -108,11 +108,33 @@ class Child:
 
     def _stop(self) -> None:
         # Threads that spin for their next work would take time from the engine whose turn it is.
-        if _CAN_STOP:
-            self._process.send_signal(signal.SIGSTOP)
+        self._signal("SIGSTOP")
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._signal("SIGKILL")
+
+    def _signal(self, name: str) -> None:
+        """To the process and to those that it has started, where the system has such a thing."""
+        if hasattr(os, "killpg"):
+            try:
+                os.killpg(self._process.pid, getattr(signal, name))
+            except ProcessLookupError:
+                return  # it has ended, which the next answer will say
 
     def _last_words(self) -> str:
         self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, self._said.tell() - 4096))
         lines = [line.strip() for line in self._said.read().decode(errors="replace").split("\n") if line.strip()]
         return lines[-1] if lines else f"it ended with {self._process.poll()}"
+
+
+def _ticks_of_session(stat: Path, session: int) -> int:
+    """What a process has used, those included that it has waited for; 0 for one of another session."""
+    try:
+        # The name in parentheses may hold spaces; after it come state, parent, group, session and, from the 12th on,
+        # user and system time and those of ended processes.
+        fields = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0  # it has ended meanwhile
+    return sum(map(int, fields[11:15])) if len(fields) > 14 and int(fields[3]) == session else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cacheir.bench.against.tables import summaries
 from cacheir.bench.environment import environment
 from cacheir.errors import BackendError
 
-FORMAT = 1
+FORMAT = 2
 
 Progress = Callable[[str], None]
 
@@ -31,6 +32,7 @@ def compare(
     threads: int,
     samples: int,
     screen: int,
+    extra: int = 0,
     progress: Progress = lambda text: None,
     done: Callable[[Mapping[str, Any]], None] = lambda report: None,
 ) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def compare(
     A peer that does not open the model is left out and named with its reason. BackendError where ours does not.
     """
     absent = dict(missing)
+    began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     with ExitStack() as stack:
         progress(f"opening {ours.label}")
         engines = [stack.enter_context(Child(ours))]
@@ -53,42 +56,38 @@ def compare(
         runs: list[CellRun] = []
         report: dict[str, Any] = {}
         for cell in cells:
-            runs.append(run_cell(cell, engines, probe, samples=samples, screen=screen, progress=progress))
-            report = _report(model, threads, engines, runs, absent)
+            runs.append(run_cell(cell, engines, probe, samples=samples, screen=screen, extra=extra, progress=progress))
+            report = _report(model, threads, engines, runs, absent, began)
             done(report)
     return report
 
 
-def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """``now`` with those cells of ``before`` that it has not measured again."""
-    again = {sample["cell"] for sample in now["samples"]}
-    samples = [sample for sample in before.get("samples", []) if sample["cell"] not in again] + list(now["samples"])
-    refused = {cell: said for cell, said in before.get("refused", {}).items() if cell not in again}
-    return {
-        **now,
-        "samples": samples,
-        "refused": {**refused, **now["refused"]},
-        "rows": summaries(samples, now["decode_bytes"]),
-    }
-
-
 def _report(
-    model: Path, threads: int, engines: Sequence[Child], runs: Sequence[CellRun], missing: Mapping[str, str]
+    model: Path,
+    threads: int,
+    engines: Sequence[Child],
+    runs: Sequence[CellRun],
+    missing: Mapping[str, str],
+    began: str,
 ) -> dict[str, Any]:
-    samples = [_sample(sample) for run in runs for sample in map(asdict, run.samples)]
+    samples = [{**_sample(sample), "run": began} for run in runs for sample in map(asdict, run.samples)]
     decode_bytes = int(engines[0].facts["decode_bytes"])
+    facts = {engine.contestant.label: dict(engine.facts) for engine in engines}
+    around = environment()
+    named = {began: {"commit": around["cacheir"]["commit"], "decode_bytes": decode_bytes, "engines": facts}}
     return {
         "format": FORMAT,
         "model": model.name,
         "file_bytes": model.stat().st_size if model.is_file() else None,
         "decode_bytes": decode_bytes,
         "threads": threads,
-        "engines": {engine.contestant.label: dict(engine.facts) for engine in engines},
+        "engines": facts,
         "missing": dict(missing),
         "refused": {run.cell.name: dict(run.refused) for run in runs if run.refused},
-        "rows": summaries(samples, decode_bytes),
+        "rows": summaries(samples, named),
         "samples": samples,
-        "environment": environment(),
+        "runs": named,
+        "environment": around,
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cacheir.errors import PluginError, UsageError
+from cacheir.errors import BackendError, PluginError, UsageError
 from cacheir.plugins.installation import Installation
 from cacheir.plugins.ref import resolve
 from cacheir.plugins.specs import PeerSpec
@@ -87,7 +87,10 @@ def peer_contestants(
             "threads": threads,
             "python": pythons.get(name, ""),
         }
-        found += _settings(spec, options)
+        try:
+            found += _settings(spec, options)
+        except BackendError as error:
+            missing[name] = f"{error}{f' ({error.hint})' if error.hint else ''}"
     return found, missing
 
 

@@ -6,12 +6,15 @@ Each runs by a script of the folder ``children`` in its own process, with OpenMP
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cacheir.bench.against.contestants import child_command
+from cacheir.errors import BackendError
 from cacheir.plugins.surface_records import CheckResult
 
 Settings = list[dict[str, Any]]
@@ -57,8 +60,30 @@ def openvino(options: Mapping[str, Any]) -> Settings:
 
 
 def onnxruntime_genai(options: Mapping[str, Any]) -> Settings:
-    """Its defaults. Without ``--peer-model`` it is given the model as it is, and says itself what is wrong with it."""
-    return [_setting("", "timed_onnxruntime_genai", options, {})]
+    """Its defaults, on a folder of its own format; the setting says which precision the weights in it have.
+
+    BackendError where ``options["model"]`` is no such folder.
+    """
+    folder = Path(options["model"])
+    if not (folder / "genai_config.json").is_file():
+        raise BackendError(
+            f"onnxruntime-genai opens folders that its model builder made, and {folder.name} is none",
+            hint="--peer-model onnxruntime-genai=FOLDER; docs/benchmarks.md says how one is made",
+        )
+    weights = _weights_of(folder)
+    return [_setting(f"{weights} weights", "timed_onnxruntime_genai", {**options, "weights": weights}, {})]
+
+
+def _weights_of(folder: Path) -> str:
+    """What ``made_from.json`` says, which benchmarks/onnxruntime_genai_make.py writes; else the folder's name."""
+    noted = folder / "made_from.json"
+    if not noted.is_file():
+        return folder.name
+    try:
+        said = json.loads(noted.read_text(encoding="utf-8"))
+        return str(said["precision"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendError(f"{noted.name} in {folder.name} does not say a precision: {error!r}") from error
 
 
 def why_no_vllm() -> str | None:

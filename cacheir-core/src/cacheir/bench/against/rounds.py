@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cacheir.bench.against.cells import Cell
 from cacheir.bench.against.contestants import Contestant
-from cacheir.bench.cpu_load import SHORTEST_SECONDS, CpuTimes, cpu_times, foreign_load
+from cacheir.bench.cpu_load import SHORTEST_SECONDS, CpuTimes, cpu_times, foreign_load, stolen_load
 from cacheir.bench.timing import percentile
 from cacheir.bench.validity import load_causes
 from cacheir.errors import BackendError
@@ -28,6 +29,9 @@ class Engine(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]: ...
 
+    @property
+    def said(self) -> Mapping[str, Any]: ...
+
     def run(self, cell: Cell, repeats: int = 1) -> Sequence[float]: ...
 
     def cpu_seconds(self) -> float: ...
@@ -37,7 +41,9 @@ class Engine(Protocol):
 class Sample:
     """One turn of an engine: ``seconds`` of each repeat, and bytes per second of the probe just before and after it.
 
-    ``part`` is ``screen`` where settings of one engine were compared, ``round`` where engines were.
+    ``part`` is ``screen`` where settings of one engine were compared, ``round`` where engines were. ``stolen`` is the
+    part of ``foreign_load`` that other virtual machines had. ``skipped_bytes`` are those of the weights that a run of
+    the cell did not have to read, where the engine says so.
     """
 
     cell: str
@@ -49,7 +55,9 @@ class Sample:
     probe_before: float
     probe_after: float
     foreign_load: float | None
+    stolen: float | None
     invalid: tuple[str, ...]
+    skipped_bytes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,41 +76,59 @@ def run_cell(
     *,
     samples: int,
     screen: int = 2,
+    extra: int = 0,
     progress: Callable[[str], None] = lambda text: None,
     clock: Clock = cpu_times,
 ) -> CellRun:
-    """A warm-up, ``screen`` samples of each setting of an engine that has several, then ``samples`` rounds.
+    """Warm-ups, ``screen`` samples of each setting of an engine that has several, then ``samples`` rounds.
 
-    A round is one sample of each engine in turn, in the setting whose median was least when it was screened.
-    An engine that fails at the cell is left out, with its reason.
+    A round is one sample of each engine in turn, in the setting whose median was least when it was screened. As long
+    as an engine has fewer than ``samples`` that count, up to ``extra`` further rounds follow. An engine that fails at
+    the cell is left out from there on, with its reason.
     """
     refused: dict[str, str] = {}
     ready: list[tuple[Engine, int]] = []
     for engine in engines:
         try:
-            ready.append((engine, _repeats(engine.run(cell)[0])))
+            ready.append((engine, _repeats(min(engine.run(cell)[0] for _ in range(_warm_ups(cell))))))
         except BackendError as error:
             refused[engine.contestant.label] = str(error)
     turns = _Turns(cell, (*engines, probe), probe, clock)
     found: list[Sample] = []
 
-    def take(chosen: Sequence[tuple[Engine, int]], part: str, number: int) -> None:
+    def take(chosen: Sequence[tuple[Engine, int]], part: str, number: int) -> list[tuple[Engine, int]]:
+        """A sample of each; those that did not fail."""
+        good = []
         for engine, repeats in chosen:
-            sample = turns.sample(engine, repeats, part, number)
+            try:
+                sample = turns.sample(engine, repeats, part, number)
+            except BackendError as error:
+                refused[engine.contestant.label] = str(error)
+                progress(str(error))
+                continue
+            good.append((engine, repeats))
             found.append(sample)
             mark = f"  ({sample.invalid[0]})" if sample.invalid else ""
             rate = cell.work / percentile(sample.seconds, 50)
             progress(f"{cell.name} {part} {number + 1}: {sample.label} {rate:.1f} tokens/s{mark}")
+        return good
 
-    several = [
-        pair for pair in ready if sum(other.contestant.engine == pair[0].contestant.engine for other, _ in ready) > 1
-    ]
+    names = [engine.contestant.engine for engine, _ in ready]
+    several = [pair for pair in ready if names.count(pair[0].contestant.engine) > 1]
     for number in range(screen):
-        take(several, "screen", number)
-    kept = _best_settings(ready, found)
-    for number in range(samples):
-        take(kept, "round", number)
+        several = take(several, "screen", number)
+    kept = _best_settings([pair for pair in ready if pair[0].contestant.label not in refused], found)
+    for number in range(samples + extra):
+        if number >= samples and _enough(found, samples, kept):
+            break
+        kept = take(kept, "round", number)
     return CellRun(cell=cell, samples=tuple(found), refused=refused)
+
+
+def _enough(found: Sequence[Sample], samples: int, kept: Sequence[tuple[Engine, int]]) -> bool:
+    """Whether each of the engines has ``samples`` that count."""
+    counts = Counter(sample.label for sample in found if sample.part == "round" and not sample.invalid)
+    return all(counts[engine.contestant.label] >= samples for engine, _ in kept)
 
 
 class _Turns:
@@ -121,7 +147,7 @@ class _Turns:
         while before is not None and after is not None and after.clock - before.clock < SHORTEST_SECONDS:
             seconds += tuple(engine.run(self._cell, repeats))
             after = self._now()
-        load = foreign_load(before, after)
+        load, stolen = foreign_load(before, after), stolen_load(before, after)
         probe_before, self._last = self._last, self._bandwidth()
         return Sample(
             cell=self._cell.name,
@@ -133,7 +159,9 @@ class _Turns:
             probe_before=probe_before,
             probe_after=self._last,
             foreign_load=load,
-            invalid=load_causes(load),
+            stolen=stolen,
+            invalid=load_causes(load, stolen),
+            skipped_bytes=engine.said.get("skipped_bytes"),
         )
 
     def _bandwidth(self) -> float:
@@ -145,6 +173,11 @@ class _Turns:
         if times is None:
             return None
         return replace(times, own=times.own + sum(engine.cpu_seconds() for engine in self._everyone))
+
+
+def _warm_ups(cell: Cell) -> int:
+    """On a GPU the first run may compile, and the second capture."""
+    return 2 if cell.kind == "answer" else 1
 
 
 def _repeats(seconds: float) -> int:

@@ -5,17 +5,22 @@
 It is run by its path, by the Python of whatever environment an engine is installed in, so it and the modules beside it
 import the standard library and their engine alone. MODULE has ``open_engine(options)``, which gives an object with
 ``facts`` (a dict) and ``run(cell)``, the seconds that a cell took. The first answer is ``{"ready": facts}``; then each
-line of standard input is a cell, answered by ``{"seconds": [...]}``, ``cell["repeats"]`` of them. Where something
-fails the answer is ``{"error": sentence}``.
+line of standard input is a cell, answered by ``{"seconds": [...]}``, ``cell["repeats"]`` of them, and by what the
+engine's ``said(cell)`` gives about the last of them, if it has one. Where something fails the answer is ``{"error":
+sentence}``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 from typing import Any, TextIO
+
+_ON_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> int:
@@ -23,6 +28,7 @@ def main() -> int:
     # Engines print what they like: the answers get a descriptor of their own, the rest goes to standard error.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    _end_with_the_parent()
     options = json.loads(sys.argv[2])
     _stay_on_cores(options["threads"])
     try:
@@ -35,10 +41,17 @@ def main() -> int:
     for line in sys.stdin:
         cell = json.loads(line)
         try:
-            _say(answers, {"seconds": [engine.run(cell) for _ in range(cell["repeats"])]})
+            seconds = [engine.run(cell) for _ in range(cell["repeats"])]
+            _say(answers, {"seconds": seconds, **(engine.said(cell) if hasattr(engine, "said") else {})})
         except Exception as error:  # noqa: BLE001
             _say(answers, {"error": _sentence(error)})
     return 0
+
+
+def _end_with_the_parent() -> None:
+    """A parent that is killed cannot end its children, and one that is stopped would keep its model for ever."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_ON_PARENTS_DEATH, signal.SIGKILL)
 
 
 def _stay_on_cores(threads: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 _PROMPT = 16
@@ -22,7 +23,12 @@ class _OnnxRuntime:
         config.overlay(json.dumps({"model": {"decoder": session}}))
         self._model = self._genai.Model(config)
         self._random = self._numpy.random.default_rng(0)
-        self.facts = {"engine": "onnxruntime-genai", "version": self._genai.__version__}
+        self.facts = {
+            "engine": "onnxruntime-genai",
+            "version": self._genai.__version__,
+            "weights": options["weights"],
+            "folder_bytes": sum(path.stat().st_size for path in Path(options["model"]).iterdir() if path.is_file()),
+        }
 
     def run(self, cell: dict[str, Any]) -> float:
         """A prefill with its first token, or the steps after it."""
