@@ -32,6 +32,7 @@ HANG_SECONDS = 2.0  # of processor time
 STANDSTILL_SECONDS = 60.0  # of any time: a read that waits for something
 GROWTH_BYTES = 300 << 20
 WARM_CASES = 20
+FEWEST_CASES = 400  # that a child tries, since a busy machine may give it no turn within its time
 ADDRESS_BYTES = 8 << 30  # beyond which an allocation fails in the child instead of troubling the machine
 READER_NAMES = ("gguf", "safetensors", "npz", "onnx", "stablehlo")
 # Files that live for a millisecond should not reach a disk.
@@ -54,11 +55,11 @@ class Worker:
         self.accepted = self.refused = 0
 
     def run(self, first: int, seconds: float) -> None:
-        """Cases from ``first`` on, until the time is over."""
+        """Cases from ``first`` on, until the time is over and ``FEWEST_CASES`` are tried."""
         from cacheir.errors import CacheIRError
 
         base, number, end = 0, first, time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or number < first + FEWEST_CASES:
             began = time.process_time_ns()
             self._beat[:] = _BEAT.pack(number, began, self.accepted, self.refused)
             fault = self._attempt(CacheIRError, number)

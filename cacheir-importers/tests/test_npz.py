@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import struct
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -210,7 +211,7 @@ def little_memory() -> Iterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # KiB
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(st.booleans(), st.lists(st.tuples(st.integers(0, 700), st.binary(min_size=1, max_size=6)), max_size=4))
 def test_a_changed_archive_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, deflated: bool, changes: list[tuple[int, bytes]]
@@ -222,12 +223,14 @@ def test_a_changed_archive_is_read_or_refused(
         place %= len(data)
         data[place : place + len(piece)] = piece
     path.write_bytes(data)
+    began = time.process_time()
     with suppress(CacheIRError):
         read_members(path, "w.npz")
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=2000)
+@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=None)
 @given(st.booleans(), st.lists(st.tuples(st.integers(0, 700), st.binary(min_size=1, max_size=8)), max_size=8))
 def test_many_changes_of_an_archive(
     tmp_path_factory: pytest.TempPathFactory, deflated: bool, changes: list[tuple[int, bytes]]

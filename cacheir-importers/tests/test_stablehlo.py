@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -306,8 +307,10 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]:
 
     def read_bytes(data: bytes) -> None:
         path.write_bytes(data)
+        began = time.process_time()
         with suppress(CacheIRError):
             import_stablehlo(path, {})
+        assert time.process_time() - began < 2
 
     return read_bytes
 
@@ -327,7 +330,7 @@ def little_memory() -> Iterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # KiB
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(TEXTS), st.integers(0, 4000), st.integers(0, 40), PIECES | st.binary(max_size=8))
 def test_a_changed_program_is_read_or_refused(
     read: Callable[[bytes], None], text: bytes, start: int, length: int, piece: bytes
@@ -337,7 +340,7 @@ def test_a_changed_program_is_read_or_refused(
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=2000)
+@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=None)
 @given(st.sampled_from(TEXTS), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 40), PIECES), max_size=5))
 def test_many_changes_of_a_program(
     read: Callable[[bytes], None], text: bytes, changes: list[tuple[int, int, bytes]]

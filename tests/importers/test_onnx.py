@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -382,18 +383,20 @@ def read_changed(seeds: tuple[Path, list[bytes]], number: int, changes: list[tup
         place %= len(data) + 1
         data = data[:place] + piece + data[place + length :]
     path.write_bytes(data)
+    began = time.process_time()
     with suppress(CacheIRError):
         import_onnx(path, {})
+    assert time.process_time() - began < 2
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 100), CHANGES)
 def test_a_changed_model_is_read_or_refused(seeds: Any, number: int, changes: list[tuple[int, int, bytes]]) -> None:
     read_changed(seeds, number, changes)
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=2000)
+@settings(max_examples=int(os.environ.get("SOAK_EXAMPLES", "4000")), deadline=None)
 @given(st.integers(0, 100), CHANGES)
 def test_many_changes_of_a_model(seeds: Any, number: int, changes: list[tuple[int, int, bytes]]) -> None:
     read_changed(seeds, number, changes)

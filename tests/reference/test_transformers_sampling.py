@@ -32,5 +32,9 @@ def test_the_typical_filter_is_that_of_transformers() -> None:
         theirs = TypicalLogitsWarper(mass=share)(torch.zeros((1, 1), dtype=torch.long), torch.from_numpy(logits)[None])
         kept = np.flatnonzero(np.isfinite(theirs[0].numpy())).tolist()
         found = survivors(logits - logits.max(), typical_p=share).tolist()
-        # Sums in float32 there and float64 here may differ about the last token.
-        assert found == kept or len(set(found) ^ set(kept)) <= 1
+        # Sums in float32 there and float64 here may differ about the last token, or the order of two that are level
+        # about which of them is the last: whatever differs stands next to the cut.
+        wide = logits.astype(np.float64)
+        logs = wide - np.log(np.exp(wide).sum())
+        order = np.argsort(np.abs(logs - (np.exp(logs) * logs).sum()))
+        assert set(found) ^ set(kept) <= set(order[len(found) - 1 : len(found) + 1].tolist())
