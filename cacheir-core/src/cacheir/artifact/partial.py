@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import sys
 import time
@@ -26,7 +25,7 @@ _PARTIAL = re.compile(r"(.+)\.partial-([0-9]+)-[0-9a-f]{8}(\.old)?", re.DOTALL)
 
 def partial_path(path: Path) -> Path:
     """A new name beside ``path`` for a folder that this process writes."""
-    return path.with_name(f"{path.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}")
+    return path.with_name(f"{path.name}{_MARK}{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def aside_path(partial: Path) -> Path:

@@ -23,9 +23,9 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 # A plugin that is still importing after this is left off the help page; other commands wait for it.
 _HELP_SECONDS_EACH = 1.0
 
-# Reading a program and a vocabulary makes many small objects that stay. Python would look through all of them for
-# cycles each time another 700 are there, a twentieth of the time to a first token.
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+# Reading a program and a vocabulary makes some 120,000 objects that stay. Python would look through all of them for
+# cycles each time another 700 are there, a tenth of the time to a first token.
+_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 _ABOUT = "An inspectable compiler and runtime for decoder-only transformers."
 
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a token's text or a file's name must not end the program
             stream.reconfigure(errors="surrogateescape" if stream.encoding.lower() == "utf-8" else "backslashreplace")
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    gc.freeze()  # the process ends and its memory with it: Python need not look through all of it once more
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

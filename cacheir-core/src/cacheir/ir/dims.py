@@ -25,8 +25,7 @@ class Dim:
         merged = dict(self.terms)
         for name, factor in other.terms:
             merged[name] = merged.get(name, 0) + factor
-        terms = tuple(sorted((name, factor) for name, factor in merged.items() if factor))
-        return Dim(self.constant + other.constant, terms)
+        return _sum(self.constant + other.constant, merged)
 
     def __sub__(self, other: DimLike) -> Dim:
         return self + dim(other) * -1
@@ -51,10 +50,16 @@ class Dim:
 
     def substitute(self, sizes: Mapping[str, Dim]) -> Dim:
         """The size with each name replaced by its size in ``sizes``; names not in it stay."""
-        total = Dim(self.constant)
+        if not self.terms:
+            return self
+        constant = self.constant
+        merged: dict[str, int] = {}
         for name, factor in self.terms:
-            total = total + sizes.get(name, Dim(0, ((name, 1),))) * factor
-        return total
+            given = sizes.get(name, Dim(0, ((name, 1),)))
+            constant += given.constant * factor
+            for inner, inner_factor in given.terms:
+                merged[inner] = merged.get(inner, 0) + inner_factor * factor
+        return _sum(constant, merged)
 
     def limits(self, bounds: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """The least and the greatest size where each name lies in ``bounds``; KeyError for a missing name."""
@@ -69,6 +74,11 @@ class Dim:
         if self.constant or not parts:
             parts.append(str(self.constant))
         return " + ".join(parts)
+
+
+def _sum(constant: int, factors: Mapping[str, int]) -> Dim:
+    """``constant`` + sum of factor * name, as ``Dim`` wants its terms."""
+    return Dim(constant, tuple(sorted((name, factor) for name, factor in factors.items() if factor)))
 
 
 DimLike = int | str | Dim

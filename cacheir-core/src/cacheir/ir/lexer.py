@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cacheir.errors import ParseError
 from cacheir.ir.spelling import MAX_INTEGER_BITS, MAX_NUMBER_LENGTH, MAX_TEXT_LENGTH, NAME, WORD, is_encodable
@@ -24,8 +24,7 @@ _TOKEN = re.compile(
 _SHOWN = 100  # characters of a source line that an error shows
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of text. ``kind`` is string, number, value, symbol, word, mark or end; ``offset`` counts characters."""
 
     kind: str
@@ -42,15 +41,16 @@ def tokens(text: str) -> list[Token]:
     if len(text) > MAX_TEXT_LENGTH:
         raise ParseError(f"the text has {len(text)} characters, more than {MAX_TEXT_LENGTH}")
     found: list[Token] = []
-    offset = 0
-    while offset < len(text):
-        match = _TOKEN.match(text, offset)
-        if match is None:
-            raise error_at(text, offset, _why_unreadable(text[offset]))
+    end = 0
+    for match in _TOKEN.finditer(text):
+        if match.start() > end:
+            break
+        end = match.end()
         if match.lastgroup != "skip":
-            found.append(Token(str(match.lastgroup), match.group(), offset))
-        offset = match.end()
-    return [*found, Token("end", "", len(text))]
+            found.append(Token(str(match.lastgroup), match.group(), match.start()))
+    if end < len(text):
+        raise error_at(text, end, _why_unreadable(text[end]))
+    return [*found, Token("end", "", end)]
 
 
 def error_at(text: str, offset: int, message: str, *, hint: str | None = None) -> ParseError:

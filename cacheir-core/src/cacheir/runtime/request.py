@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,6 +78,6 @@ def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -
     return replace(
         sampling,
         max_tokens=most,
-        seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        seed=int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed,
         stop_ids=stop_ids,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """``write_file`` of what ``parts`` give one after another; what they raise leaves nothing behind either."""
     if not path.name:
         raise UsageError(f"{str(path)!r} is no name of a file to write")
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             _write(path, parts)  # a rename would put a file in the place of /dev/null

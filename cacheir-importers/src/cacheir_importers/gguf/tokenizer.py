@@ -20,8 +20,8 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
     tokens: list[str] = data["tokens"]
     pre = PRE_TOKENIZERS[data["pre"]]
     merges = [tuple(merge.split(" ")) for merge in data["merges"]]
-    uneven = next((number for number, merge in enumerate(merges) if len(merge) != 2), None)
-    if uneven is not None:
+    if set(map(len, merges)) - {2}:
+        uneven = next(number for number, merge in enumerate(merges) if len(merge) != 2)
         raise MalformedModelError(f"tokenizer.ggml.merges[{uneven}] {data['merges'][uneven]!r} is not two tokens")
     try:
         library = Tokenizer(models.BPE(_vocabulary(tokens), merges, ignore_merges=pre.ignore_merges))
@@ -42,7 +42,7 @@ def load_tokenizer(source: TokenizerSource) -> LibraryTokenizer:
 
 
 def _vocabulary(tokens: list[str]) -> dict[str, int]:
-    vocabulary = {text: token for token, text in enumerate(tokens)}
+    vocabulary = dict(zip(tokens, range(len(tokens))))
     if len(vocabulary) == len(tokens):
         return vocabulary
     seen: dict[str, int] = {}
