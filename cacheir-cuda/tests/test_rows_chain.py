@@ -33,6 +33,7 @@ from cacheir_cuda.chain.rows_blocks import why_other  # noqa: E402
 from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep  # noqa: E402
 from cacheir_cuda.chain.rows_seat import RowsSeat  # noqa: E402
 from cacheir_cuda.layer_plan import MainPlan, plan_main  # noqa: E402
+from cacheir_cuda.main_inputs import MainInputs  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
 
 SOURCES = Path(__file__).resolve().parents[1] / "cpp"
@@ -240,9 +241,12 @@ def test_shapes_without_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_step_is_filled_up() -> None:
     given = {"tokens": [4, 5], "positions": [9, 1], "slots": [30, 7], "page_table": [[1, 2], [3, 0]]}
-    wanted = {name: torch.zeros(4) for name in ("tokens", "positions", "slots", "produced")}
-    wanted["page_table"] = torch.zeros(4, 3)
-    made = rows_run.filled_up({name: np.array(value, np.int32) for name, value in given.items()}, wanted)
+    shapes = {**dict.fromkeys(("tokens", "positions", "slots", "produced"), (4,)), "page_table": (4, 3)}
+    inputs = MainInputs(shapes, CPU)
+    for tensor in inputs.tensors.values():
+        tensor.fill_(7)  # of another step
+    inputs.fill_up({name: np.array(value, np.int32) for name, value in given.items()}, rows_run.FREE_ROWS)
+    made = inputs.tensors
     assert made["tokens"].tolist() == [4, 5, 0, 0]
     assert made["slots"].tolist() == [30, 7, -1, -1]
     assert made["produced"].tolist() == [0] * 4

@@ -31,4 +31,5 @@ def capabilities_of(
         run_ahead=True,
         masks=True,
         overlaps=overlaps,
+        stops_ahead=True,
     )

@@ -32,6 +32,7 @@ from cacheir_cuda.under_way import UnderWay, coming_to_host
 STEPS_IN_FLIGHT = 16
 # Recordings kept, the oldest use goes first: each holds a few hundred launches and its staging buffers.
 _KEPT = 96
+_NOT_ZERO = ("slots", "lengths")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class DecodeGraphs:
     def run(self, rows: Sequence[Row], staged: Staged, count: int, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` steps of ``rows``, whose first inputs are ``staged``, in a graph of ``count`` rows.
 
-        Returns how many were reported to ``sink``: fewer than ``n`` where a row failed.
+        Returns how many were reported to ``sink``: fewer than ``n`` where a row failed or ``sink`` asked to stop.
         """
         head, step, replay = self._fed(rows, staged, count, slots)
         done = 0
@@ -91,8 +92,7 @@ class DecodeGraphs:
             made = tokens.numpy()
             outputs = [row_output(row, head, made[i : i + 1], slots) for i, row in enumerate(rows)]
             done += 1
-            sink(outputs)
-            if any(output.error for output in outputs):
+            if sink(outputs) or any(output.error for output in outputs):
                 break
         return done
 
@@ -115,7 +115,7 @@ class DecodeGraphs:
         head = "head.greedy" if all(is_greedy(row, slots) for row in rows) else "head.sampled"
         key = (count, staged.inputs["page_table"].shape[1], head)
         step, replay = self.kept.get(key, partial(self._new, *key))
-        step.inputs.fill(_padded(staged.inputs, step.inputs.tensors))
+        _fill(step.inputs, staged.inputs)
         if step.sampling is not None:
             step.sampling.fill(rows, slots)
         return head, step, replay
@@ -130,20 +130,23 @@ class DecodeGraphs:
         ring = torch.empty((n, len(step.tokens)), dtype=torch.int32, pin_memory=True)
         over = [torch.cuda.Event() for _ in range(n)]  # type: ignore[no-untyped-call]
         launched = 0
-        for number in range(n):
-            while launched < min(n, number + STEPS_IN_FLIGHT):
-                replay()
-                ring[launched].copy_(step.tokens, non_blocking=True)
-                over[launched].record()
-                launched += 1
-            over[number].synchronize()
-            yield ring[number]
+        try:
+            for number in range(n):
+                while launched < min(n, number + STEPS_IN_FLIGHT):
+                    replay()
+                    ring[launched].copy_(step.tokens, non_blocking=True)
+                    over[launched].record()
+                    launched += 1
+                over[number].synchronize()
+                yield ring[number]
+        finally:  # a reader that stops early must not find the device at steps of before
+            over[launched - 1].synchronize()
 
     def warm(self, rows: int, width: int, head: str) -> None:
         """Run a step of padding alone."""
         key = (rows, width, head)
         step, replay = self.kept.get(key, partial(self._new, *key))
-        step.inputs.fill(_padded({}, step.inputs.tensors))
+        _fill(step.inputs, {})
         replay()
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
@@ -154,7 +157,7 @@ class DecodeGraphs:
 
     def _recorded(self, step: DecodeStep) -> Callable[[], None]:
         """``step`` as a CUDA graph. It runs first on rows that are all padding, which stores nothing that is read."""
-        step.inputs.fill(_padded({}, step.inputs.tensors))
+        _fill(step.inputs, {})
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
@@ -168,21 +171,12 @@ class DecodeGraphs:
         return replay
 
 
-def _padded(given: Mapping[str, Any], wanted: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """``given`` filled up to the shapes of ``wanted``: rows at position 0 of page 0 whose token is kept nowhere."""
-    made = {}
-    for name, tensor in wanted.items():
-        array = np.zeros(tuple(tensor.shape), np.int32)
-        if name == "head_rows":
-            array[...] = np.arange(len(array))
-        elif name.startswith("slots"):
-            array[...] = -1
-        elif name.startswith("lengths"):
-            array[...] = 1
-        if name in given and name != "head_rows":
-            array[: len(given[name])] = given[name]
-        made[name] = array
-    return made
+def _fill(inputs: MainInputs, given: Mapping[str, Any]) -> None:
+    """``given`` filled up by rows at position 0 of page 0 whose token is kept nowhere."""
+    rest = {name: -1 if name.startswith("slots") else 1 for name in inputs.tensors if name.startswith(_NOT_ZERO)}
+    if "head_rows" in inputs.tensors:
+        given = {**given, "head_rows": np.arange(len(inputs.tensors["head_rows"]), dtype=np.int32)}
+    inputs.fill_up(given, rest)
 
 
 def one_step(run: Callable[[Sink], int]) -> tuple[RowOutput, ...]:
@@ -192,27 +186,34 @@ def one_step(run: Callable[[Sink], int]) -> tuple[RowOutput, ...]:
     return tuple(made)
 
 
-def why_no_replay(
-    step: Step,
-    program: Program,
-    slots: Slots,
-    launches: Sequence[Launch],
-    kernels: Mapping[str, KernelSpec],
-    samples: str | None,
-) -> str | None:
-    """Why a decode step cannot be a replay, in words; ``launches`` are decode's main.
-
-    ``samples`` says why the sampled head cannot be recorded, None where it can.
+@dataclass(frozen=True)
+class ReplayRules:
+    """What a program says of replays, looked up once: ``main`` and ``samples`` are why the layers, and the sampled
+    head, cannot be recorded, None where they can; a step has at most ``max_rows``.
     """
-    if len(step.rows) > program.max_rows:
-        return "more rows than the program takes"
-    if not all(wants_token(row) for row in step.rows):
-        return "a row wants more than its token"
-    if samples is not None and not all(is_greedy(row, slots) for row in step.rows):
-        return samples
-    if "sequence_lengths" in {value.name for value in program.modules["decode"].main.inputs}:
-        return "main reads the lengths of sequences"
-    return why_uncapturable(launches, kernels)
+
+    max_rows: int
+    main: str | None
+    samples: str | None
+
+    def why_not(self, step: Step, slots: Slots) -> str | None:
+        """Why a decode step cannot be a replay, in words."""
+        if len(step.rows) > self.max_rows:
+            return "more rows than the program takes"
+        if not all(wants_token(row) for row in step.rows):
+            return "a row wants more than its token"
+        if self.samples is not None and not all(is_greedy(row, slots) for row in step.rows):
+            return self.samples
+        return self.main
+
+
+def replay_rules(
+    program: Program, main: Sequence[Launch], sampled: Sequence[Launch], kernels: Mapping[str, KernelSpec]
+) -> ReplayRules:
+    """The rules for decode's ``main`` and its ``sampled`` head."""
+    reads_lengths = "sequence_lengths" in {value.name for value in program.modules["decode"].main.inputs}
+    why = "main reads the lengths of sequences" if reads_lengths else why_uncapturable(main, kernels)
+    return ReplayRules(program.max_rows, why, why_uncapturable(sampled, kernels))
 
 
 def why_uncapturable(launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]) -> str | None:
@@ -232,8 +233,7 @@ def step_by_step(run: Callable[[Step], tuple[RowOutput, ...]], step: Step, n: in
     rows = step.rows
     for number in range(n):
         made = run(Step(mode="decode", rows=rows))
-        sink(made)
-        if any(row.error for row in made):
+        if sink(made) or any(row.error for row in made):
             return number + 1
         rows = tuple(following(row) for row in rows)
     return n

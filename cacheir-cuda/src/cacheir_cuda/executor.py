@@ -39,7 +39,7 @@ from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of
 from cacheir_cuda.chain.cubins import keep_carried
 from cacheir_cuda.chain.seat import ChainSeat
-from cacheir_cuda.decode_graphs import DecodeGraphs, step_by_step, why_no_replay, why_uncapturable
+from cacheir_cuda.decode_graphs import DecodeGraphs, ReplayRules, replay_rules, step_by_step
 from cacheir_cuda.jit_watch import JitWatch
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.kernels.triton_refusals import check_compiled
@@ -76,6 +76,7 @@ class CudaExecutor:
         self._device = torch.device(self._own.device)
         self._installation = installation or options.installation or default()
         self._program: Program | None = None
+        self._replays: ReplayRules | None = None
         self._pools: list[Pool] = []
         self._slots = Slots()
         self._watch = JitWatch(self._own.jit_after_warmup)
@@ -117,6 +118,7 @@ class CudaExecutor:
             raise DeviceOutOfMemory(f"the weights do not fit into the device's memory: {error}") from error
         weights.release()
         self._heads = self._steps.heads
+        self._replays = None
         record = self._own.use_cuda_graph and self._device.type == "cuda"
         self._graphs = DecodeGraphs(self._steps.decode_step, self._device, record)
         self._prefills = PrefillGraphs(self._steps.prefill_step, self._device, record)
@@ -338,8 +340,10 @@ class CudaExecutor:
             return "graphs are switched off"
         if self._options.unfuse:
             return "a node runs by its meaning (unfuse)"
-        samples = why_uncapturable(self._heads.launches("decode", "head.sampled"), self._kernels)
-        return why_no_replay(step, self._loaded(), self._slots, self._main["decode"], self._kernels, samples)
+        if self._replays is None:
+            sampled = self._heads.launches("decode", "head.sampled")
+            self._replays = replay_rules(self._loaded(), self._main["decode"], sampled, self._kernels)
+        return self._replays.why_not(step, self._slots)
 
     def _staged(self, step: Step) -> Staged:
         program = self._loaded()

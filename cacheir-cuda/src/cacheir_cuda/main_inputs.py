@@ -34,3 +34,16 @@ class MainInputs:
         for name, array in self._arrays.items():
             array[...] = arrays[name]
         self._device.copy_(self._host, non_blocking=True)
+
+    def fill_up(self, given: Mapping[str, I32], rest: Mapping[str, int]) -> None:
+        """As ``fill`` for arrays that are smaller, or missing: filled up by the number of that name in ``rest``, or 0.
+
+        They are written where the copy takes them from: between two runs of steps the device stands still.
+        """
+        for name, array in self._arrays.items():
+            part = given.get(name)
+            if part is None or part.shape != array.shape:
+                array[...] = rest.get(name, 0)
+            if part is not None:
+                array[tuple(map(slice, part.shape))] = part
+        self._device.copy_(self._host, non_blocking=True)

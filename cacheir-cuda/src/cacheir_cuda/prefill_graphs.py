@@ -6,14 +6,11 @@ step first needs it. Where all rows want their greedy token, the greedy head is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from cacheir.runtime.executor import RowOutput, Step
 from cacheir.runtime.row_outputs import row_output
@@ -85,7 +82,7 @@ class PrefillGraphs:
         """
         sizes = _sizes(step, staged, program, slots)
         made, replay = self.kept.get(sizes, partial(self._new, sizes))
-        made.inputs.fill(padded_prompt(staged, made.inputs.tensors))
+        fill_prompt(made.inputs, staged)
         replay()
         if made.tokens is None:
             outputs = heads(rows=made.rows[: staged.head_rows])
@@ -105,7 +102,7 @@ class PrefillGraphs:
     def warm(self, sizes: PrefillSizes) -> None:
         """Run a step of padding alone."""
         step, replay = self.kept.get(sizes, partial(self._new, sizes))
-        step.inputs.fill(padded_prompt(None, step.inputs.tensors))
+        fill_prompt(step.inputs, None)
         replay()
         self._wait()
 
@@ -113,7 +110,7 @@ class PrefillGraphs:
         step = self._make(sizes)
         if not self._record:
             return step, step.run
-        step.inputs.fill(padded_prompt(None, step.inputs.tensors))
+        fill_prompt(step.inputs, None)
         run = record_graph(step.run, self._device)
         self.captures += 1
         return step, run
@@ -128,24 +125,10 @@ def fits_graph(staged: Staged) -> bool:
     return all(span.stop - span.start <= 1 for span in staged.head_spans)
 
 
-def padded_prompt(staged: Staged | None, wanted: Mapping[str, Any]) -> dict[str, NDArray[np.int32]]:
-    """The step's inputs filled up to the shapes of ``wanted``; None is a step of padding alone."""
-    made: dict[str, NDArray[np.int32]] = {}
-    given = {} if staged is None else staged.inputs
-    for name, tensor in wanted.items():
-        array = np.zeros(tuple(tensor.shape), np.int32)
-        if name == "row_starts":
-            array[:] = 0 if staged is None else staged.tokens
-        elif name.startswith("slots"):
-            array[:] = -1
-        if name in given:
-            part = given[name]
-            if array.ndim == 2:
-                array[: part.shape[0], : part.shape[1]] = part
-            else:
-                array[: len(part)] = part
-        made[name] = array
-    return made
+def fill_prompt(inputs: MainInputs, staged: Staged | None) -> None:
+    """The step's inputs, filled up by tokens that are kept nowhere and rows that have none; None is padding alone."""
+    rest = {name: -1 for name in inputs.tensors if name.startswith("slots")}
+    inputs.fill_up({} if staged is None else staged.inputs, {**rest, "row_starts": staged.tokens if staged else 0})
 
 
 def bucket_of(count: int, sizes: Sequence[int], most: int) -> int:

@@ -11,15 +11,25 @@ from cacheir.runtime.stats import CacheStats, GenerationStats
 
 # One call of ``run_ahead`` may last this long: nobody can be served, and no answer cancelled, meanwhile.
 AHEAD_SECONDS = 0.05
-MAX_AHEAD = 32
+# Where the executor stops when it is asked to (``Capabilities.stops_ahead``), who comes is served within a few steps.
+# Between two calls a device stands still, so that it pays to make few.
+STOPPABLE_SECONDS = 0.15
+MAX_AHEAD, MAX_STOPPABLE = 32, 128
 
 
 class AnswerClock:
-    """Starts when it is made. The first sampled token ends the prefill; each further one is a decode step."""
+    """Starts when it is made. The first sampled token ends the prefill; each further one is a decode step.
 
-    def __init__(self, *, prompt_tokens: int, cached_tokens: int) -> None:
+    ``step_seconds`` is what a decode step took in an answer before this one, 0 where there was none.
+    """
+
+    def __init__(
+        self, *, prompt_tokens: int, cached_tokens: int, most_ahead: int = MAX_AHEAD, step_seconds: float = 0.0
+    ) -> None:
         self._prompt_tokens = prompt_tokens
         self._cached_tokens = cached_tokens
+        self._most_ahead = most_ahead
+        self._expected = step_seconds
         self._began = time.perf_counter()
         self._first = 0.0
         self._prefill_seconds = 0.0
@@ -39,11 +49,19 @@ class AnswerClock:
         self._discarded += sampled - used
 
     def steps_ahead(self, remaining: int) -> int:
-        """Decode steps that fit into ``AHEAD_SECONDS`` by the slower of the last two steps; 1 before the first."""
-        if not self._decode_seconds:
+        """Decode steps that fit into ``AHEAD_SECONDS`` by the slower of the last two steps (``step_seconds``).
+
+        1 where no step was timed yet, and for the prompt's.
+        """
+        slowest = self.step_seconds
+        if self._first == 0.0 or not slowest:
             return 1
-        slowest = max(self._decode_seconds[-2:])
-        return max(1, min(remaining, MAX_AHEAD, int(AHEAD_SECONDS / max(slowest, 1e-9))))
+        return max(1, min(remaining, self._most_ahead, int(AHEAD_SECONDS / max(slowest, 1e-9))))
+
+    @property
+    def step_seconds(self) -> float:
+        """The slower of the last two decode steps; before the first what is expected of it."""
+        return max(self._decode_seconds[-2:], default=self._expected)
 
     def stats(self, answer: Answer, sampling: SamplingParams, cache: CacheStats, refused: str) -> GenerationStats:
         """The record of the answer, which has ended; its ``finish_reason`` is "" where it was given up or failed."""

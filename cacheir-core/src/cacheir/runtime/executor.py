@@ -94,6 +94,7 @@ class Capabilities:
     run_ahead: bool
     masks: bool
     overlaps: bool = False  # ``submit`` may return before the step is done, so that the host works meanwhile
+    stops_ahead: bool = False  # ``run_ahead`` ends a few steps after a sink that asks for it
     notes: tuple[str, ...] = ()  # what a person who opens the program here should know, a sentence each
 
 
@@ -178,7 +179,7 @@ class Ticket(Protocol):
     """A step under way; only the executor that made it looks inside."""
 
 
-Sink = Callable[[Sequence[RowOutput]], None]
+Sink = Callable[[Sequence[RowOutput]], "bool | None"]  # True: no further step is wanted
 
 
 class CountingExecutor(Protocol):
@@ -209,8 +210,10 @@ class Executor(Protocol):
     ``StepOutput`` says that the step is done. A step above the program's ``max_rows``, ``max_tokens`` or
     ``max_seq`` is a RequestError, since no buffer was planned for it. ``run_ahead`` takes up to ``n`` decode steps of
     the same rows without Python in between and reports each step's rows to ``sink``; it raises ``UsageError`` with the
-    reason where a row's next step needs the host. ``copy_pages`` takes (source, target) pairs within a group.
-    ``read_pages`` gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages`` takes the same.
+    reason where a row's next step needs the host. A ``sink`` that returns True wants no further step: an executor whose
+    ``Capabilities.stops_ahead`` is set reports none, others may go on. ``copy_pages`` takes (source, target) pairs
+    within a group. ``read_pages`` gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages``
+    takes the same.
     """
 
     def load(self, program: Program, weights: WeightStore) -> None: ...

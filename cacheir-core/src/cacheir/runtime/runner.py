@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
+from cacheir.runtime.answer_clock import MAX_AHEAD, MAX_STOPPABLE
 from cacheir.runtime.executor import Executor, Row, RowOutput, Step
 from cacheir.runtime.host_sampling import HostSampler, pick_on_host
 from cacheir.runtime.kv_space import KVSpace
@@ -85,6 +86,8 @@ class Runner:
         self._executor = executor
         self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
         self._may_run_ahead = capabilities.run_ahead and self._samples
+        self.most_ahead = MAX_STOPPABLE if capabilities.stops_ahead else MAX_AHEAD
+        self.step_seconds = 0.0  # of a decode step in the last answer of a session
         self._closed = False
 
     def step(self, work: Sequence[Work]) -> list[Outcome]:
@@ -203,10 +206,11 @@ class Runner:
 
     def _run_ahead(self, step: Step, n: int, outcomes: Sequence[Outcome]) -> bool:
         """Whether the executor took ``step`` for ``n`` steps; its reason is kept where it did not."""
-        last = time.perf_counter()
+        last, going = time.perf_counter(), len(step.rows)
+        ends = [frozenset(row.sampling.stop_ids if row.sampling else ()) for row in step.rows]
 
-        def sink(rows: Sequence[RowOutput]) -> None:
-            nonlocal last
+        def sink(rows: Sequence[RowOutput]) -> bool:
+            nonlocal last, going
             now = time.perf_counter()
             for result in rows:
                 outcome = outcomes[result.slot]
@@ -217,7 +221,9 @@ class Runner:
                     outcome.tokens.append(result.token)
                     outcome.seconds.append(now - last)
                     outcome.fed += 1
+                    going -= result.token in ends[result.slot]
             last = now
+            return going <= 0
 
         try:
             self._executor.run_ahead(step, n, sink)

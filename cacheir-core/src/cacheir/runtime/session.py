@@ -171,7 +171,12 @@ class Session:
         # The session may have grown since the request was checked.
         sampling = admit(len(sequence.ids), sampling, model.limits)
         self._leave_one_pending()
-        clock = AnswerClock(prompt_tokens=len(sequence.ids), cached_tokens=sequence.cached)
+        clock = AnswerClock(
+            prompt_tokens=len(sequence.ids),
+            cached_tokens=sequence.cached,
+            most_ahead=model.runner.most_ahead,
+            step_seconds=model.runner.step_seconds,
+        )
         answer = Answer(model.tokenizer, sampling, at_start=model.encoder.at_start(sequence.ids))
         self._answering = True
         try:
@@ -189,6 +194,7 @@ class Session:
                 clock.note(outcome.seconds, sampled=len(outcome.tokens), used=used)
                 ids = tuple(answer.ids[known:])
                 if answer.finish_reason is not None:
+                    model.runner.step_seconds = clock.step_seconds
                     # The ending token, and all that was computed beyond it, is no part of the conversation.
                     model.runner.release(sequence, began + len(ids))
                     self._stats = clock.stats(answer, sampling, self.cache, model.runner.refused_ahead)

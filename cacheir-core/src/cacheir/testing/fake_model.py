@@ -141,8 +141,7 @@ class FakeExecutor:
         self.ahead_calls.append(n)
         for number in range(n):
             output = self.wait(self.submit(step))
-            sink(output.rows)
-            if any(row.error for row in output.rows):
+            if (sink(output.rows) and self._capabilities.stops_ahead) or any(row.error for row in output.rows):
                 return number + 1
             rows = (
                 replace(row, tokens=(result.token or 0,), position=row.position + 1, draw=row.draw + 1)

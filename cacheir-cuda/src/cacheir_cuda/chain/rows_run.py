@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from cacheir.errors import BackendError, BackendUnavailable
 from cacheir.runtime.executor import Row, RowOutput, Sink
-from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain.driver_calls import Graph
@@ -19,7 +19,8 @@ from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
-from cacheir_cuda.chain.run import EMPTY, split_steps, why_no_pages
+from cacheir_cuda.chain.run import split_steps, why_no_pages
+from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.under_way import UnderWay
@@ -27,6 +28,7 @@ from cacheir_cuda.under_way import UnderWay
 SOURCE = "rows_chain"
 COUNTS = (2, 4, 8, 16, 32)  # rows of the recorded graphs; a step of fewer is filled up
 STEPS_OF_GRAPHS = (8, 4, 2, 1)
+FREE_ROWS = {"slots": -1}  # rows beyond those of a step are at position 0 of page 0, their token is kept nowhere
 I32 = NDArray[np.int32]
 
 
@@ -57,22 +59,20 @@ class RowsChain:
 
     def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` greedy steps of ``rows``, whose first inputs are ``staged``; how many were reported to ``sink``."""
-        recorded = self._launch_steps(staged, n)
-        for number in range(n):
-            outputs = self._outputs(recorded, number, rows, slots)
-            sink(outputs)
-            if any(output.error for output in outputs):
-                self._over.synchronize()  # the ring and the inputs are free again
-                return number + 1
-        self._over.synchronize()
-        return n
+        sizes = rising(n)
+        recorded, launch = self._begun(staged, sizes)
+        told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
+        done = tell_steps(sizes, launch, told, sink)
+        self._over.synchronize()  # the ring and the inputs are free again
+        return done
 
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One greedy step on the device's queue."""
-        recorded = self._launch_steps(staged, 1)
+        recorded, launch = self._begun(staged, (1,))
+        launch(1)
 
         def finish() -> tuple[RowOutput, ...]:
-            outputs = self._outputs(recorded, 0, rows, slots)
+            outputs = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))(0)
             self._over.synchronize()
             return outputs
 
@@ -102,22 +102,28 @@ class RowsChain:
         self.close_pages()
         self._module.close()
 
-    def _launch_steps(self, staged: Staged, n: int) -> _Recorded:
-        """Put ``n`` steps on the device's queue; the host waits for none of them."""
+    def _begun(self, staged: Staged, sizes: Sequence[int]) -> tuple[_Recorded, Callable[[int], None]]:
+        """The inputs and the first row of a run on the device's queue, and what launches a graph of so many steps.
+
+        The graphs of ``sizes`` are there before anything is launched.
+        """
         assert self._step is not None, "open comes first"
         count = next(size for size in COUNTS if staged.rows <= size)
         if count not in self._recorded:
             width = -(-self._max_seq // self._pool.page_tokens)
-            self._recorded[count] = _Recorded(count, width, self._max_seq, self._device)
+            made = self._recorded[count] = _Recorded(count, width, self._max_seq, self._device)
+            made.begin = [self._step.begin(made.rows)]
         recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
-        graphs = [self._graph(recorded, steps) for steps in rising(n)]
-        recorded.inputs.fill(filled_up(staged.inputs, recorded.inputs.tensors))
-        recorded.ring[:n] = EMPTY
-        self._module.launch([self._step.begin(recorded.rows)])
-        for graph in graphs:
-            self._module.driver.replay(graph, stream.cuda_stream)
-        self._over.record(stream)
-        return recorded
+        graphs = {steps: self._graph(recorded, steps) for steps in sizes}
+        recorded.inputs.fill_up(staged.inputs, FREE_ROWS)
+        recorded.ring[: sum(sizes)] = EMPTY
+        self._module.launch(recorded.begin, stream.cuda_stream)
+
+        def launch(steps: int) -> None:
+            self._module.driver.replay(graphs[steps], stream.cuda_stream)
+            self._over.record(stream)
+
+        return recorded, launch
 
     def _graph(self, recorded: _Recorded, steps: int) -> Graph:
         """The graph of ``steps`` steps, recorded when it is first asked for."""
@@ -133,15 +139,12 @@ class RowsChain:
             self.captures += 1
         return recorded.graphs[steps]
 
-    def _outputs(self, recorded: _Recorded, number: int, rows: Sequence[Row], slots: Slots) -> tuple[RowOutput, ...]:
-        """What step ``number`` of a run gave, waited for."""
-        tokens = recorded.ring[number]
-        while (tokens[: len(rows)] == EMPTY).any():
-            time.sleep(0)  # other threads may run meanwhile
-            over: bool = self._over.query()  # type: ignore[no-untyped-call]
-            if over and (tokens[: len(rows)] == EMPTY).any():
-                raise BackendError(f"the chain of {len(rows)} rows ended without the tokens of step {number}")
-        return tuple(row_output(row, "head.greedy", tokens[i : i + 1], slots) for i, row in enumerate(rows))
+    def _check_running(self, recorded: _Recorded, count: int, number: int) -> None:
+        """Raise BackendError where the device is through and tokens of step ``number`` are not there."""
+        time.sleep(0)  # other threads may run meanwhile
+        over: bool = self._over.query()  # type: ignore[no-untyped-call]
+        if over and (recorded.ring[number, :count] == EMPTY).any():
+            raise BackendError(f"the chain of {count} rows ended without the tokens of step {number}")
 
 
 class _Recorded:
@@ -158,21 +161,9 @@ class _Recorded:
         self.tokens = tokens.pin_memory() if device.type == "cuda" else tokens
         self.ring: I32 = self.tokens.numpy()
         self.graphs: dict[int, Graph] = {}
+        self.begin: list[KernelLaunch] = []
 
 
 def rising(n: int) -> list[int]:
     """``n`` as graph sizes, the least first: a small graph is soon launched, and the device works on it meanwhile."""
     return sorted([*split_steps(n - 1, STEPS_OF_GRAPHS), 1])
-
-
-def filled_up(given: Mapping[str, I32], wanted: Mapping[str, torch.Tensor]) -> dict[str, I32]:
-    """``given`` in the shapes of ``wanted``: further rows are at position 0 of page 0, their token is kept nowhere."""
-    made: dict[str, I32] = {}
-    for name, tensor in wanted.items():
-        array = np.full(tuple(tensor.shape), -1 if name == "slots" else 0, np.int32)
-        if name == "page_table":
-            array[: given[name].shape[0], : given[name].shape[1]] = given[name]
-        elif name in given:
-            array[: len(given[name])] = given[name]
-        made[name] = array
-    return made

@@ -6,13 +6,10 @@ import time
 from collections.abc import Sequence
 from ctypes import c_void_p
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from cacheir.errors import BackendError, BackendUnavailable
 from cacheir.runtime.executor import Row, Sink
-from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain import tiles
@@ -20,11 +17,11 @@ from cacheir_cuda.chain.cubins import FOLDER, load_cubin, other_folders
 from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
+from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 
 STEPS_OF_GRAPHS = (16, 8, 4, 2, 1)  # the gap between two graphs is paid once for so many tokens
-EMPTY = -2  # a place of the ring whose token is still to come; -1 says that the logits were not finite
 
 
 def why_no_pages(pool: Pool) -> str | None:
@@ -53,6 +50,7 @@ class DecodeChain:
         self._functions: dict[str, c_void_p] = {}
         self._graphs: dict[int, Graph] = {}
         self._step: ChainStep | None = None
+        self._begin: KernelLaunch | None = None
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def open(self, pool: Pool, max_seq: int) -> None:
@@ -63,27 +61,29 @@ class DecodeChain:
             raise BackendUnavailable(reason)
         self._buffers = ChainBuffers(self._chain, self._device, max_seq, pool.page_tokens)
         self._step = ChainStep(self._chain, self.weights, self._buffers, pool)
+        self._begin = self._step.begin()
+        self._host_state, self._ring = self._buffers.host_state.numpy(), self._buffers.ring.numpy()
 
     def run(self, row: Row, staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` steps of ``row``, whose first inputs are ``staged``; how many were reported to ``sink``."""
-        inputs, host = staged.inputs, self._buffers.host_state.numpy()
-        table = inputs["page_table"][0]
+        inputs, host, stream = staged.inputs, self._host_state, torch.cuda.current_stream(self._device)
+        table, sizes = inputs["page_table"][0], split_steps(n)
+        graphs = {steps: self.graph(steps) for steps in sizes}
         host[0], host[1], host[2] = inputs["positions"][0], 0, inputs["tokens"][0]
         host[STATE_WORDS : STATE_WORDS + len(table)] = table
         self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
-        ring = self._buffers.ring.numpy()
-        ring[:n] = EMPTY
-        self._launch_steps(n)
-        for number in range(n):
-            while ring[number] == EMPTY:
-                self._check_running(ring, number)
-            output = row_output(row, "head.greedy", ring[number : number + 1], slots)
-            sink((output,))
-            if output.error:
-                self._over.synchronize()  # the ring and the state are free again
-                return number + 1
-        self._over.synchronize()
-        return n
+        self._ring[:n] = EMPTY
+        assert self._begin is not None, "open comes first"
+        self._launch(self._begin, stream.cuda_stream)
+
+        def launch(steps: int) -> None:
+            self._driver.replay(graphs[steps], stream.cuda_stream)
+            self._over.record(stream)
+
+        told = RingReader(self._ring[:, None], (row,), slots, self._check_running)
+        done = tell_steps(sizes, launch, told, sink)
+        self._over.synchronize()  # the ring and the state are free again
+        return done
 
     def graph(self, steps: int) -> Graph:
         """The graph of ``steps`` steps, recorded when it is first asked for."""
@@ -108,28 +108,18 @@ class DecodeChain:
         """Let go of the graphs and of what is bound to pages."""
         self._driver.destroy(list(self._graphs.values()))
         self._graphs.clear()
-        self._step = None
+        self._step = self._begin = None
 
     def close(self) -> None:
         """Let go of everything."""
         self.close_pages()
         self._driver.unload(self._module)
 
-    def _launch_steps(self, n: int) -> None:
-        """Put ``n`` steps on the device's queue; the host waits for none of them."""
-        stream = torch.cuda.current_stream(self._device)
-        graphs = [self.graph(steps) for steps in split_steps(n)]
-        assert self._step is not None
-        self._launch(self._step.begin(), stream.cuda_stream)
-        for graph in graphs:
-            self._driver.replay(graph, stream.cuda_stream)
-        self._over.record(stream)
-
-    def _check_running(self, ring: NDArray[np.int32], number: int) -> None:
+    def _check_running(self, number: int) -> None:
         """Raise BackendError where the device is through and token ``number`` is not there."""
         time.sleep(0)  # other threads may run meanwhile
         over: bool = self._over.query()  # type: ignore[no-untyped-call]
-        if over and ring[number] == EMPTY:
+        if over and self._ring[number] == EMPTY:
             raise BackendError(f"the decode chain ended without token {number} of its run")
 
     def _launch(self, launch: KernelLaunch, stream: int) -> None:

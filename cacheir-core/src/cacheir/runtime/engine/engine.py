@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cacheir.errors import QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
-from cacheir.runtime.answer_clock import AHEAD_SECONDS
+from cacheir.runtime.answer_clock import AHEAD_SECONDS, MAX_AHEAD, MAX_STOPPABLE, STOPPABLE_SECONDS
 from cacheir.runtime.engine import apply_step
 from cacheir.runtime.engine.audit import AuditFinding, Auditor
 from cacheir.runtime.engine.entry import Entry
@@ -66,6 +66,8 @@ class Engine:
         capabilities = model.executor.capabilities()
         self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
         self._runs_ahead = capabilities.run_ahead and self._samples
+        self._stops = capabilities.stops_ahead
+        self.wanted: Callable[[], bool] = lambda: False  # whether somebody waits for a step to end; any thread's word
         self._told_rows: tuple[tuple[Part, ...], tuple[tuple[str, int], ...]] = ((), ())
         self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
         self._arrivals = 0
@@ -225,11 +227,16 @@ class Engine:
             return 1
         if any(entry.draft for entry in state.running):
             return 1
-        ahead = min(max(1, int(AHEAD_SECONDS / self._step_seconds)), state.limits.max_ahead)
+        ahead = min(max(1, int(self._ahead_seconds() / self._step_seconds)), state.limits.max_ahead)
         if ahead > 1:  # the surplus of an answer that ends first has no place beyond the last position either
             room = self._model.limits.max_seq - max((entry.cached for entry in state.running), default=0)
             ahead = max(1, min(ahead, room))
         return ahead
+
+    def _ahead_seconds(self) -> float:
+        """How long a call may last: a deadline must not pass unseen."""
+        stoppable = self._stops and not any(entry.bounded for entry in self.state.running)
+        return STOPPABLE_SECONDS if stoppable else AHEAD_SECONDS
 
     def _meanwhile(self, plan: EnginePlan) -> None:
         """While ``plan`` runs: clients are told what the step before brought, and the step after is planned.
@@ -271,7 +278,7 @@ class Engine:
         errors: dict[int, str] = {}
         steps, due = 0, min(APPLY_STEPS, plan.ahead // 2)
 
-        def sink(rows: Sequence[RowOutput]) -> None:
+        def sink(rows: Sequence[RowOutput]) -> bool:
             nonlocal steps, due
             for result in rows:
                 if result.error is not None:
@@ -282,10 +289,13 @@ class Engine:
             if steps >= due:
                 self._take_ahead(plan, tokens)
                 due = steps + max(1, min(APPLY_STEPS, (plan.ahead - steps) // 2))
+                if not self.state.running:
+                    return True
+            return self.wanted()
 
         self.state.outbox.flush()
         self.state.outbox.holds = False
-        began = self._clock()
+        began, most = self._clock(), self._ahead_seconds()
         try:
             self._executor.run_ahead(step, plan.ahead, sink)
         except UsageError as refusal:
@@ -299,7 +309,7 @@ class Engine:
         self._take_ahead(plan, tokens)
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1
-        self.state.counters.violations["run_ahead"] += now - began > AHEAD_SECONDS
+        self.state.counters.violations["run_ahead"] += now - began > most
         self._step_seconds = (now - began) / max(1, steps)
         for part, row in zip(plan.parts, step.rows):
             entry = part.entry
@@ -353,6 +363,7 @@ def default_limits(model: OpenModel) -> EngineLimits:
         max_rows=steps.max_rows,
         max_tokens=steps.max_tokens,
         chunk_tokens=steps.chunk_tokens,
+        max_ahead=MAX_STOPPABLE if model.executor.capabilities().stops_ahead else MAX_AHEAD,
     )
 
 

@@ -1,0 +1,60 @@
+"""Steps by graphs of several: a few are on the device's queue at any time, and each step is told as its tokens come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from cacheir.runtime.executor import Row, RowOutput, Sink
+from cacheir.runtime.row_outputs import token_output
+from cacheir.runtime.slots import Slots
+from cacheir_cuda.decode_graphs import STEPS_IN_FLIGHT
+
+EMPTY = -2  # a place of the ring whose token is still to come; -1 says that the logits were not finite
+
+
+def tell_steps(
+    sizes: Sequence[int], launch: Callable[[int], None], told: Callable[[int], tuple[RowOutput, ...]], sink: Sink
+) -> int:
+    """Launch graphs of ``sizes`` steps and report each step to ``sink``; how many were.
+
+    Before step ``number`` is waited for (``told``), ``STEPS_IN_FLIGHT`` steps from it on are launched, as far as
+    there are any: enough that the device never waits for a host that is busy with tokens, few enough that little is
+    computed for nobody where a row fails or ``sink`` asks to stop.
+    """
+    left, launched = deque(sizes), 0
+    for number in range(sum(sizes)):
+        while left and launched - number < STEPS_IN_FLIGHT:
+            launch(left[0])
+            launched += left.popleft()
+        outputs = told(number)
+        if sink(outputs) or any(output.error for output in outputs):
+            return number + 1
+    return launched
+
+
+class RingReader:
+    """The outputs of ``rows`` from a ring [n, >= rows]; ``idle`` is called while a step's tokens are not all there.
+
+    The rows' slots keep their tokens.
+    """
+
+    def __init__(self, ring: NDArray[Any], rows: Sequence[Row], slots: Slots, idle: Callable[[int], None]) -> None:
+        self._tokens = ring[:, : len(rows)]
+        self._rows = [(row, slots.of(row)) for row in rows]
+        self._idle = idle
+
+    def __call__(self, number: int) -> tuple[RowOutput, ...]:
+        """What step ``number`` gave, waited for. ``idle`` raises where the device is through without it."""
+        place = self._tokens[number]
+        while EMPTY in (tokens := place.tolist()):
+            self._idle(number)
+        outputs = []
+        for (row, slot), token in zip(self._rows, tokens):
+            outputs.append(token_output(row, token))
+            if token >= 0:
+                slot.last_token = token
+        return tuple(outputs)
