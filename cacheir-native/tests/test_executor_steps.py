@@ -157,8 +157,9 @@ def test_kernels_of_two_kinds_are_refused(make_tiny: Any) -> None:
         tiny.open()
 
 
-def test_a_step_costs_few_python_calls(make_tiny: Any) -> None:
-    tiny = make_tiny("quantised", precise=False)
+@pytest.mark.parametrize("name", ["quantised", "two-classes-window"])  # two layers and four, of one class and of three
+def test_a_step_costs_few_python_calls(name: str, make_tiny: Any) -> None:
+    tiny = make_tiny(name, precise=False)
     executor = tiny.open()
     step = Step(mode="decode", rows=(tiny.row(0, [3]),))
     executor.wait(executor.submit(step))

@@ -1,5 +1,5 @@
-// libFuzzer target, built with Clang (ctest -R fuzz runs it for a minute): a program of arbitrary instructions, KV pools of arbitrary sizes, and a step of arbitrary rows are
-// refused with std::invalid_argument, or run inside their memory.
+// libFuzzer target, built with Clang (ctest -R fuzz runs it for a minute): a program of arbitrary instructions, a weight of arbitrary blocks in any format, KV pools of
+// arbitrary sizes, and steps of arbitrary rows, ahead too, are refused with std::invalid_argument, or run inside their memory.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cacheir_native/runner.h"
+#include "core/stored_blocks.h"
 
 using namespace cacheir;
 
@@ -34,7 +35,7 @@ class Input {
     for (int i = 0; i < 8; ++i) value = static_cast<int64_t>(static_cast<uint64_t>(value) << 8 | byte());
     return value;
   }
-  int64_t handle() { return byte() % 8 - 1; }
+  int64_t handle() { return byte() % 9 - 1; }
 
  private:
   const uint8_t* data_;
@@ -86,7 +87,21 @@ void emit(Runner& runner, const char* section, Input& in) {
   runner.emit(section, second);
 }
 
-void build(Runner& runner, Input& in) {
+// A matrix in any format; its blocks are a few bytes of the input over and over, so any scales, NaN too.
+void add_drawn_weight(Runner& runner, Input& in) {
+  const Stored format = static_cast<Stored>(in.byte() % static_cast<int>(Stored::count));
+  const int block = block_columns(format), rows = in.byte() % 70 + 1;
+  const int columns = block == 1 ? in.byte() % 80 + 1 : block * (in.byte() % (256 / block) + 1);
+  uint8_t pattern[23];
+  for (uint8_t& byte : pattern) byte = in.byte();
+  std::vector<uint8_t> data(static_cast<size_t>(rows) * static_cast<size_t>(columns / block) * block_bytes(format));
+  for (size_t i = 0; i < data.size(); ++i) data[i] = pattern[i % sizeof pattern];
+  const StoredMatrix matrix{format, data.data(), rows, columns};
+  if (in.byte() % 2) runner.add_weight({matrix, matrix}, true);
+  else runner.add_weight({matrix}, false);
+}
+
+void build(Runner& runner, const char* mode, Input& in) {
   static const std::vector<uint8_t> zeros(size_t{1} << 16, 0);
   runner.reserve(8 * kWidth * kTokens * 4);
   const StoredMatrix square{Stored::q8_0, zeros.data(), kWidth, kWidth}, table{Stored::q4_0, zeros.data(), kVocabulary, kWidth};
@@ -98,27 +113,30 @@ void build(Runner& runner, Input& in) {
   runner.add_weight({halves, halves}, true);
   runner.add_weight({halves}, false);
   runner.add_weight({halves, halves, {Stored::bf16, zeros.data(), kWidth, kWidth}}, false);
-  const std::vector<float> ones(kWidth * 3, 1.0f);
+  add_drawn_weight(runner, in);
+  const std::vector<float> ones(256, 1.0f);
   runner.add_vector(ones.data(), kWidth);
   runner.add_vector(ones.data(), kWidth / 4);
   runner.add_vector(ones.data(), kWidth * 3);
+  runner.add_vector(ones.data(), ones.size());
   const int page_tokens = in.byte() % 4 ? 16 : static_cast<int>(in.number());
   const int heads = in.byte() % 4 ? 2 : static_cast<int>(in.number()), dim = in.byte() % 4 ? 16 : static_cast<int>(in.number());
   const int pages = static_cast<int>(in.byte()) % 8;
   if (static_cast<int64_t>(heads) * dim > 4096) throw std::invalid_argument("larger than this target tries");
   runner.open_pool(0, static_cast<KvFormat>(in.byte() % 4), 2, heads, dim, pages, page_tokens);
   const int count = in.byte() % 6 + 1;
-  for (int n = 0; n < count && !in.empty(); ++n) emit(runner, "prefill", in);
-  runner.set_output("prefill", {in.byte() % 4 ? 0 : in.number(), kWidth, kTokens});
+  for (int n = 0; n < count && !in.empty(); ++n) emit(runner, mode, in);
+  runner.set_output(mode, {in.byte() % 4 ? 0 : in.number(), kWidth, kTokens});
   if (in.byte() % 2) {
-    runner.set_input("prefill/head.greedy", {in.byte() % 4 ? 0 : in.number(), kWidth, kRows});
-    emit(runner, "prefill/head.greedy", in);
+    const std::string head = std::string(mode) + "/head.greedy";
+    runner.set_input(head, {in.byte() % 4 ? 0 : in.number(), kWidth, kRows});
+    emit(runner, head.c_str(), in);
   }
   runner.finish();
 }
 
 // Rows whose sizes agree with each other, as the Python side makes them; tokens, positions and pages are anything.
-void stage(Runner& runner, Input& in) {
+void stage(Runner& runner, bool one_each, Input& in) {
   runner.clear_step();
   Step& step = runner.step();
   GroupInputs& group = step.groups.at(0);
@@ -128,7 +146,7 @@ void stage(Runner& runner, Input& in) {
     StepRow row;
     row.slot = r;
     row.position = static_cast<int32_t>(in.byte() % 4 ? in.byte() * 2 : in.number());
-    row.tokens = in.byte() % 4 + 1;
+    row.tokens = one_each && in.byte() % 8 ? 1 : in.byte() % 4 + 1;
     row.want = in.byte() % 2 ? Want::token : Want::nothing;
     for (int t = 0; t < row.tokens; ++t) step.tokens.push_back(static_cast<int32_t>(in.byte() % 4 ? in.byte() % kVocabulary : in.number()));
     row.first_head_row = static_cast<int32_t>(step.head_rows.size());
@@ -149,9 +167,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const int threads = in.byte() % 16 == 15 ? 2 : 1;
     Runner runner(RunnerOptions{kRows, kTokens, kSequence, kVocabulary, threads, false, in.byte() % 2 == 0});
-    build(runner, in);
-    stage(runner, in);
-    runner.begin("prefill");
+    const bool decode = in.byte() % 2;
+    build(runner, decode ? "decode" : "prefill", in);
+    stage(runner, decode, in);
+    runner.begin(decode ? "decode" : "prefill");
+    if (decode && in.byte() % 2) {
+      const int steps = in.byte() % 40 + 1;
+      std::vector<int32_t> tokens(static_cast<size_t>(steps * (kRows + 2)));
+      runner.run_ahead(steps, 10.0, tokens.data());
+    }
     runner.run_main();
     StepResult result;
     runner.run_heads(result);
