@@ -70,8 +70,11 @@ def assemble(
         module = program.modules[mode]
         bounds = {name: most for name, _, most in module.graph(graph).dims}
         writer = CodeWriter(forms, bounds, layer_rows, head=graph != module.main.name)
-        codes[mode, graph] = writer.write(list_)
-        join(codes[mode, graph])
+        code = codes[mode, graph] = writer.write(list_)
+        join(code)
+        if code.native and graph in (module.main.name, *HEADS):  # packed while the other codes are written
+            for use in (use for step in code.steps if isinstance(step, Instruction) for use in step.weights.values()):
+                weights.handle(use)
     host_heads = {
         key: launches[key]
         for key, code in codes.items()

@@ -11,9 +11,9 @@ from cacheir.weights.store import WeightStore
 from cacheir_native.instructions import WeightUse
 from cacheir_native.own_formats import PANELS, as_blocks
 
-# What is packed in one stretch without the GIL. Then the file's pages are given back, so that both copies are never in
-# memory.
-BATCH_BYTES = 1 << 25
+# What is packed in one stretch without the GIL, for which the next stretch may have to wait while a tokenizer is made.
+# After each the file's pages are given back, so that no more than this is in memory twice.
+BATCH_BYTES = 1 << 26
 
 Part = tuple[str, Any, int, int]  # format, C-contiguous array of its bytes, rows, columns
 

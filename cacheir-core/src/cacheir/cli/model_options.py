@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from cacheir.artifact.card import CompileOptions
@@ -26,6 +28,11 @@ CUDA_DTYPE = typer.Option("", help="How the cuda backend holds matrices: bfloat1
 STRICT = typer.Option(False, "--strict", help="Refuse a model of which a field or a tensor was left unused.")
 UNFUSE = typer.Option([], help="Run a node by its meaning, to find a fault: NODE, or NODE@LAYER; may be repeated.")
 
+# The threads of NumPy's OpenBLAS spin for 0.1 s before they sleep, on cores that a backend's own threads want: 35 ms of
+# the time to a first token on native, a quarter of a prompt's on cpu. The library reads it when NumPy is imported; 2**4
+# cycles are the least that it takes.
+_BLAS_SLEEPS_AT_ONCE = ("OPENBLAS_THREAD_TIMEOUT", "4")
+
 
 def open_runtime(
     model: str,
@@ -44,6 +51,7 @@ def open_runtime(
     kv_sinks: int = 0,
 ) -> Runtime:
     """The open model; what takes long, and which kernels had to be replaced here, is said on standard error."""
+    os.environ.setdefault(*_BLAS_SLEEPS_AT_ONCE)
     runtime = Runtime(
         model,
         backend,
