@@ -96,16 +96,17 @@ def cache_stats(
     page_tokens: int,
 ) -> CacheStats:
     """The cache of a sequence that holds ``tokens`` positions in ``pages`` of each group."""
-    layers = {}
+    layers: dict[int, LayerCache] = {}
     for number, (kind, members) in enumerate(zip(groups, group_layers, strict=True)):
-        for layer in members:
-            layers[layer] = LayerCache(
-                group=number,
-                tokens=tokens,
-                pages=pages[number],
-                shared_pages=shared_pages[number],
-                nbytes=pages[number] * page_tokens * kind.token_bytes,
-            )
+        # One record for all layers of a group, which have the same: this is between a prompt and its first token.
+        each = LayerCache(
+            group=number,
+            tokens=tokens,
+            pages=pages[number],
+            shared_pages=shared_pages[number],
+            nbytes=pages[number] * page_tokens * kind.token_bytes,
+        )
+        layers.update(dict.fromkeys(members, each))
     return CacheStats(page_size=page_tokens, layers=layers)
 
 

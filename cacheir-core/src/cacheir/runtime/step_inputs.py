@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +35,14 @@ def stage(
     Raises RequestError where a row's pages do not reach its last token.
     """
     counts = [len(ids) for ids in tokens]
-    starts = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(counts, out=starts[1:])
+    starts = np.array([0, *accumulate(counts)], np.int32)
     ends = [row.position + count for row, count in zip(rows, counts)]
     positions = np.concatenate([np.arange(row.position, end, dtype=np.int32) for row, end in zip(rows, ends)])
     inputs: dict[str, I32] = {
         "tokens": np.concatenate([np.array(ids, np.int32) for ids in tokens]),
         "positions": positions,
         "row_starts": starts,
-        "sequence_lengths": np.repeat([row.length or end for row, end in zip(rows, ends)], counts).astype(np.int32),
+        "sequence_lengths": np.array([row.length or end for row, end in zip(rows, ends)], np.int32).repeat(counts),
     }
     for group in range(groups):
         suffix = f".{group}" if group else ""
