@@ -1,4 +1,4 @@
-// Products of every format on every instruction set here: against float64, and bit-equal for any number of rows.
+// Products of every format on every instruction set here: against float64, and bit-equal for any number of rows, fused ones too.
 #include <algorithm>
 
 #include "check.h"
@@ -15,14 +15,24 @@ struct Products {
   std::vector<float> out;  // [rows][N]
 };
 
-std::vector<float> product(const KernelTable& table, const Matrix& w, Act kind, const float* x, int rows) {
+// Rows packed for products, with their memory.
+struct PackedRows {
   HugeArena arena;
   ActivationBuffer buffer;
-  buffer.reserve(arena, static_cast<size_t>(rows), static_cast<size_t>(w.columns));
-  Activations a = buffer.view(kind, rows, w.columns);
-  std::vector<float> scratch(static_cast<size_t>(w.columns) + 64);
-  const PackRows pack{x, static_cast<size_t>(w.columns), nullptr, 0, scratch.data(), &a, 0, rows};
-  table.pack_rows(&pack);
+  Activations rows;
+
+  PackedRows(const KernelTable& table, Act kind, const float* x, int count, int columns) {
+    buffer.reserve(arena, static_cast<size_t>(count), static_cast<size_t>(columns));
+    rows = buffer.view(kind, count, columns);
+    std::vector<float> scratch(static_cast<size_t>(columns) + 64);
+    const PackRows pack{x, static_cast<size_t>(columns), nullptr, 0, scratch.data(), &rows, 0, count};
+    table.pack_rows(&pack);
+  }
+};
+
+std::vector<float> product(const KernelTable& table, const Matrix& w, Act kind, const float* x, int rows) {
+  const PackedRows packed(table, kind, x, rows, w.columns);
+  const Activations& a = packed.rows;
   std::vector<float> out(static_cast<size_t>(rows) * static_cast<size_t>(w.rows), -77.0f);
   const Destination to{out.data(), static_cast<size_t>(w.rows), nullptr, nullptr, 0, nullptr};
   const int middle = w.panels / 2;  // any split of the panels gives the same
@@ -78,18 +88,53 @@ void check_format(std::mt19937& random, const KernelTable& table, Stored format,
   }
 }
 
+// swiglu of a pair in one stream and the gate's argmax: the bits of a row are those that it has among many.
+void check_fused_rows(std::mt19937& random, const KernelTable& table, Stored format, bool precise) {
+  const int n = 75, columns = block_columns(format) == 256 ? 256 : 64, panels = (n + 15) / 16, most = 512;
+  const Panel panel = panel_of(format, precise, table.bf16_dot);
+  const Act kind = activations_of(panel, precise, table.bf16_dot);
+  const size_t stride = panel_bytes(panel, columns), width = static_cast<size_t>(n);
+  const HugeMemory memory(2 * stride * static_cast<size_t>(panels));
+  const Matrix gate{panel, memory.data(), 2 * stride, n, columns, panels}, up{panel, memory.data() + stride, 2 * stride, n, columns, panels};
+  for (const Matrix* to : {&gate, &up}) {
+    const std::vector<uint8_t> source = check::stored(random, format, n, columns);
+    pack_panels({format, source.data(), n, columns}, *to, 0, panels);
+  }
+  const std::vector<float> x = check::normal(random, static_cast<size_t>(most * columns));
+  std::vector<float> all;
+  const std::vector<float> logits = product(table, gate, kind, x.data(), most);
+  for (int rows : {most, 1, 2, 7, 12, 13, 100}) {
+    const int first = most - rows;
+    const PackedRows packed(table, kind, x.data() + first * columns, rows, columns);
+    std::vector<float> out(static_cast<size_t>(rows) * width, -77.0f), value(static_cast<size_t>(rows), -INFINITY);
+    const Destination to{out.data(), width, nullptr, nullptr, 0, nullptr};
+    table.swiglu(&gate, &up, &packed.rows, 2, panels, &to, nullptr);
+    table.swiglu(&gate, &up, &packed.rows, 0, 2, &to, nullptr);
+    if (all.empty()) all = out;
+    CHECK(std::memcmp(out.data(), all.data() + static_cast<size_t>(first) * width, out.size() * 4) == 0, "%s %s%s: swiglu of %d rows differs", table.name,
+          stored_name(format), precise ? " precise" : "", rows);
+    std::vector<int32_t> index(static_cast<size_t>(rows), 0);
+    std::vector<uint8_t> bad(static_cast<size_t>(rows), 0);
+    const Best best{value.data(), index.data(), bad.data()};
+    table.argmax(&gate, &packed.rows, 0, 3, nullptr, &best);
+    table.argmax(&gate, &packed.rows, 3, panels, nullptr, &best);
+    for (int m = 0; m < rows; ++m) {
+      const float* row = logits.data() + static_cast<size_t>(first + m) * width;
+      const float* largest = std::max_element(row, row + n);
+      CHECK(value[static_cast<size_t>(m)] == *largest && index[static_cast<size_t>(m)] == largest - row, "%s %s%s: argmax of %d rows, row %d", table.name,
+            stored_name(format), precise ? " precise" : "", rows, m);
+    }
+  }
+}
+
 void check_argmax_and_swiglu(std::mt19937& random, const KernelTable& table) {
   const int n = 133, columns = 64, rows = 13;
   const check::Packed gate = check::pack(random, Stored::q8_0, Panel::q8_0, n, columns), up = check::pack(random, Stored::q4_1, Panel::q4_1, n, columns);
   const std::vector<float> x = check::normal(random, rows * columns);
   const std::vector<float> g = product(table, gate.matrix, Act::int8, x.data(), rows), u = product(table, up.matrix, Act::int8, x.data(), rows);
-  HugeArena arena;
-  ActivationBuffer buffer;
-  buffer.reserve(arena, rows, columns);
-  Activations a = buffer.view(Act::int8, rows, columns);
-  std::vector<float> scratch(columns + 64), out(static_cast<size_t>(rows * n), -77.0f);
-  const PackRows pack{x.data(), columns, nullptr, 0, scratch.data(), &a, 0, rows};
-  table.pack_rows(&pack);
+  const PackedRows packed(table, Act::int8, x.data(), rows, columns);
+  const Activations& a = packed.rows;
+  std::vector<float> out(static_cast<size_t>(rows * n), -77.0f);
   const Destination to{out.data(), static_cast<size_t>(n), nullptr, nullptr, 0, nullptr};
   table.swiglu(&gate.matrix, &up.matrix, &a, 0, gate.matrix.panels, &to, nullptr);
   std::vector<float> value(rows, -INFINITY);
@@ -153,6 +198,7 @@ int main() {
       check_format(random, *table, format, false, 75, super ? 512 : 576);
       check_format(random, *table, format, true, 50, super ? 256 : 96);
       if (block_columns(format) == 1) check_format(random, *table, format, false, 21, 67);
+      for (bool precise : {false, true}) check_fused_rows(random, *table, format, precise);
     }
     check_argmax_and_swiglu(random, *table);
   }
