@@ -1,7 +1,7 @@
 // The kernels of one instruction set. CMake compiles this file once for each, with CACHEIR_ISA naming it.
 //
 // No standard header with inline functions may be included here: the linker keeps one copy of such a function, perhaps
-// this object's, and would run it on a CPU without these instructions. tests/test_isa_objects.py looks at the symbols.
+// this object's, and would run it on a CPU without these instructions. tests/check_symbols.cmake looks at the symbols.
 #include "cacheir_native/kernel_table.h"
 #if defined(__AVX2__)
 #include <immintrin.h>

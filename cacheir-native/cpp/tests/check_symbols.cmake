@@ -1,5 +1,5 @@
 # Run with cmake -P: objects of an instruction set export one symbol, no weak ones, and need nothing but the C library;
-# the scalar object and the core hold no AVX registers. Arguments: NM, OBJDUMP, KERNELS (objects), PLAIN (objects).
+# the scalar object and the core hold no AVX instructions. Arguments: NM, OBJDUMP, KERNELS (objects), PLAIN (objects).
 set(failed FALSE)
 foreach(object ${KERNELS})
   execute_process(COMMAND ${NM} ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE status)
@@ -27,7 +27,8 @@ foreach(object ${PLAIN})
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${OBJDUMP} cannot read ${object}")
   endif()
-  if(code MATCHES "%[yz]mm[0-9]+")
+  # Wide registers, and what AVX has for narrow ones.
+  if(code MATCHES "%[yz]mm[0-9]+" OR code MATCHES "[ \t]v[a-z0-9]+ [^\n]*%xmm[0-9]+")
     message(SEND_ERROR "${object} uses ${CMAKE_MATCH_0}")
   endif()
 endforeach()
