@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,7 @@ def test_a_step_that_is_refused_is_refused_by_submit_and_hurts_no_other(make_tin
 def test_nobody_has_to_wait_for_a_step(make_tiny: Any, overlapping: None) -> None:
     """A ticket that is dropped, or an executor closed under it, ends the step first; no thread is left."""
     tiny = make_tiny("grouped", precise=False)
+    gc.collect()  # what tests before this one left
     before = _threads()
     for _ in range(30):
         executor = tiny.open(threads=2)
@@ -125,7 +127,10 @@ def test_nobody_has_to_wait_for_a_step(make_tiny: Any, overlapping: None) -> Non
         assert executor.wait(ticket).rows[0].token is not None
         del executor, ticket
         gc.collect()
-    assert _threads() == before
+    end = time.monotonic() + 60
+    while _threads() != before:  # who was joined is counted until the system has put it away
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _threads() -> int:

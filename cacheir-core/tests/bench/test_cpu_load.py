@@ -64,8 +64,8 @@ def test_own_work_is_not_foreign_and_a_neighbours_is():
     alone = cpu_times()
     assert alone.own - before.own == pytest.approx(0.4, abs=0.1)
     code = "import time\nwhile time.process_time() < 0.6: sum(range(1000))\nprint('done', flush=True)\ninput()"
+    start = cpu_times()  # before it begins, or it could have had its time before we have our next turn
     neighbour = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    start = cpu_times()
     with neighbour:
         assert neighbour.stdout.readline() == b"done\n"
         beside = cpu_times()
