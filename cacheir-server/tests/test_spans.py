@@ -52,13 +52,15 @@ def told(make):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_span_has_the_times_the_tokens_and_the_outcome(told, stream):
+    began = time.monotonic()  # as the engine has it; the span's own two times are of the clock on the wall
     answer, span = told("/v1/completions", prompt="abc", n=2, max_tokens=5, temperature=0, stream=stream)
+    passed_ms = (time.monotonic() - began) * 1e3
     found = dict(span.attributes)
     assert answer.status_code == 200 == found["http.response.status_code"]
     assert (span.name, span.kind, span.parent) == ("POST /v1/completions", SpanKind.SERVER, None)
     assert found["gen_ai.usage.input_tokens"] == 3 and found["gen_ai.usage.output_tokens"] == 10
     assert 0 <= found["cacheir.queue_wait_ms"] <= found["cacheir.time_to_first_token_ms"]
-    assert found["cacheir.time_to_first_token_ms"] <= (span.end_time - span.start_time) / 1e6
+    assert found["cacheir.time_to_first_token_ms"] <= passed_ms
     assert found["cacheir.outcome"] == "length" and span.status.status_code is StatusCode.UNSET
 
 

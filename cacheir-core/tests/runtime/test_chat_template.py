@@ -166,14 +166,14 @@ def test_case_a29_a_template_takes_neither_all_time_nor_all_memory(source, monke
     monkeypatch.setattr(template_budget, "MAX_SECONDS", 0.5)
     monkeypatch.setattr(template_budget, "BASE_SIZE", 500_000)
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.process_time()
     try:
         with pytest.raises(RequestError, match="chat template"):
             render(source)
-        seconds, peak = time.monotonic() - began, tracemalloc.get_traced_memory()[1]
+        seconds, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert seconds < 10  # this machine may be busy
+    assert seconds < 10
     assert peak < 200e6
 
 
