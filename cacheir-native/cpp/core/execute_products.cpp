@@ -140,18 +140,26 @@ void Executor::swiglu(const Instruction& i) {
   r.pool_.barrier();
 }
 
+void Executor::clear_best(size_t rows) const {
+  const Best& best = r.best_[static_cast<size_t>(worker)];
+  std::fill_n(best.value, rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(best.index, rows, 0);
+  std::memset(best.bad, 0, rows);
+}
+
 void Executor::head_argmax(const Instruction& i) {
   const Weight& w = r.weights_[static_cast<size_t>(i.weight)];
   const int n = count(i);
   if (n == 0) return;
-  const Best& best = r.best_[static_cast<size_t>(worker)];
-  std::fill_n(best.value, n, -std::numeric_limits<float>::infinity());
-  std::fill_n(best.index, n, 0);
-  std::memset(best.bad, 0, static_cast<size_t>(n));
   const Matrix& m = w.parts[0];
   const Activations x = pack(i, at(i.x), w.columns, w.kinds[0], n);
-  share(m.panels, panel_step(m), n, [&](int first, int last) { r.table_.argmax(&m, &x, first, last, values(i.bias), &best); });
-  r.pool_.barrier();
+  clear_best(static_cast<size_t>(n));
+  if (!screened_argmax(i, x)) {
+    clear_best(static_cast<size_t>(n));
+    const Best& best = r.best_[static_cast<size_t>(worker)];
+    share(m.panels, panel_step(m), n, [&](int first, int last) { r.table_.argmax(&m, &x, first, last, values(i.bias), &best); });
+    r.pool_.barrier();
+  }
   if (worker != 0) return;
   r.head_tokens_.resize(static_cast<size_t>(n));
   for (size_t row = 0; row < static_cast<size_t>(n); ++row) {

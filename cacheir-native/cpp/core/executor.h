@@ -35,6 +35,8 @@ struct Executor {
   void elementwise(const Instruction& i);
   void gather_rows(const Instruction& i);
   void head_argmax(const Instruction& i);
+  bool screened_argmax(const Instruction& i, const Activations& x);
+  void clear_best(size_t rows) const;
   void sample(const Instruction& i);
 
   float* at(int64_t place) const { return reinterpret_cast<float*>(r.arena_.data() + place); }

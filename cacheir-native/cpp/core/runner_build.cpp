@@ -153,12 +153,36 @@ void Runner::finish() {
   }
   qkv_ = reinterpret_cast<float*>(workspace_.allocate(rows * needs.qkv_columns * 4));
   partials_ = reinterpret_cast<float*>(workspace_.allocate(needs.partial_floats * 4));
+  screen_heads();
   const size_t batch = static_cast<size_t>(options_.max_rows);
   step_.rows.reserve(batch);
   for (auto* list : {&step_.tokens, &step_.positions, &step_.head_rows, &step_.owners, &picked_, &head_tokens_}) list->reserve(rows);
   step_.row_starts.reserve(batch + 1);
   step_.masks.reserve(batch * static_cast<size_t>((options_.vocabulary + 31) / 32));
   head_kind_.reserve(batch);
+}
+
+// A screen for each head that one serves; modes share it with the weight.
+void Runner::screen_heads() {
+  if (options_.screening == Screening::off) return;
+  for (const auto& [name, mode] : modes_) {
+    if (!mode.heads[0]) continue;
+    for (const Instruction& i : mode.heads[0]->code) {
+      if (i.opcode != Opcode::head_argmax || i.bias != kNone || i.norm != kNone) continue;
+      const Weight& w = weights_[static_cast<size_t>(i.weight)];
+      const auto known = [&](const auto& screened) { return screened->weight() == i.weight; };
+      if (w.parts.size() != 1 || !can_be_screened(w.parts[0]) || std::any_of(screened_heads_.begin(), screened_heads_.end(), known)) continue;
+      const bool always = options_.screening == Screening::always;
+      if (!always && !is_worth_screening(w.parts[0])) continue;
+      screened_heads_.push_back(std::make_unique<ScreenedHead>(i.weight, w.parts[0], w.kinds[0], always, threads(), workspace_));
+    }
+  }
+}
+
+size_t Runner::weight_bytes() const {
+  size_t bytes = weights_memory_.used();
+  for (const auto& screened : screened_heads_) bytes += screened->bytes();
+  return bytes;
 }
 
 void Runner::find_modes() {

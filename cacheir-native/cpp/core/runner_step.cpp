@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "cacheir_native/runner.h"
 #include "core/executor.h"
@@ -156,7 +157,9 @@ void Runner::run_heads(StepResult& result) {
       }
       if (picked_.empty()) break;
       head_tokens_.assign(picked_.size(), kNoToken);  // where no instruction of the head gives any
+      screening_ = kind == 0 ? begin_screening(head, static_cast<int>(picked_.size())) : nullptr;
       run_code(name, head, 0, head.code.size(), static_cast<int>(picked_.size()));
+      if (screening_) std::exchange(screening_, nullptr)->end();
       const size_t vocabulary = static_cast<size_t>(head.logits.place == kNone ? 0 : head.logits.width);
       const float* logits = vocabulary ? reinterpret_cast<const float*>(arena_.data() + head.logits.place) : nullptr;
       for (size_t p = 0; p < picked_.size(); ++p) {
@@ -174,6 +177,14 @@ void Runner::run_heads(StepResult& result) {
       }
     }
   }
+}
+
+// The screen of the first head_argmax of a section, where there is one that takes part.
+ScreenedHead* Runner::begin_screening(const Section& head, int rows) {
+  for (const Instruction& i : head.code)
+    for (const auto& screened : screened_heads_)
+      if (i.opcode == Opcode::head_argmax && screened->weight() == i.weight) return screened->begin(pool_, table_, rows) ? screened.get() : nullptr;
+  return nullptr;
 }
 
 // The next decode step of the same rows: each feeds its slot's last token one position further.

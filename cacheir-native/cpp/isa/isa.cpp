@@ -32,6 +32,7 @@ using namespace cacheir;
 #include "../kernels/matmul.inc"
 #include "../kernels/attention.inc"
 #include "../kernels/attention_rounded.inc"
+#include "../kernels/screen.inc"
 
 const KernelTable table = {CACHEIR_TEXT(CACHEIR_ISA),
                            CACHEIR_HAS_BF16_DOT,
@@ -51,10 +52,12 @@ const KernelTable table = {CACHEIR_TEXT(CACHEIR_ISA),
                            unpack_keys,
                            pack_keys,
 #if CACHEIR_HAS_BF16_DOT
-                           pack_halves};
+                           pack_halves,
 #else
-                           nullptr};
+                           nullptr,
 #endif
+                           screen_panel,
+                           screen_passes};
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const cacheir::KernelTable* CACHEIR_JOIN(cacheir_kernels_, CACHEIR_ISA)(void) {

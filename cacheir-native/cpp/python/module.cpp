@@ -148,6 +148,13 @@ py::tuple measure(Runner& runner, const std::string& mode, const py::sequence& r
   }
 }
 
+Screening screening_named(const std::string& name) {
+  if (name == "off") return Screening::off;
+  if (name == "auto") return Screening::automatic;
+  if (name == "always") return Screening::always;
+  throw std::invalid_argument("screen is auto, off or always, not '" + name + "'");
+}
+
 bool is_pair(const std::string& kind) {
   if (kind != "stack" && kind != "pair") throw std::invalid_argument("a weight is a stack or a pair, not '" + kind + "'");
   return kind == "pair";
@@ -247,11 +254,11 @@ PYBIND11_MODULE(_cacheir_native, m) {
   py::class_<Flight>(m, "Flight").def("wait", &Flight::wait, "The step's output, once it is done.");
 
   py::class_<Runner>(m, "Runner")
-      .def(py::init([](int max_rows, int max_tokens, int max_seq, int vocabulary, int threads, bool pin, bool precise) {
-             return std::make_unique<Runner>(RunnerOptions{max_rows, max_tokens, max_seq, vocabulary, threads, pin, precise});
+      .def(py::init([](int max_rows, int max_tokens, int max_seq, int vocabulary, int threads, bool pin, bool precise, const std::string& screen) {
+             return std::make_unique<Runner>(RunnerOptions{max_rows, max_tokens, max_seq, vocabulary, threads, pin, precise, screening_named(screen)});
            }),
            py::kw_only(), py::arg("max_rows"), py::arg("max_tokens"), py::arg("max_seq"), py::arg("vocabulary"), py::arg("threads") = 0,
-           py::arg("pin") = false, py::arg("precise") = false)
+           py::arg("pin") = false, py::arg("precise") = false, py::arg("screen") = "auto")
       .def("reserve", &Runner::reserve, py::arg("bytes"), "A place of so many bytes in the arena.")
       .def("arena", [](py::object self) {
              Runner& r = self.cast<Runner&>();
@@ -302,6 +309,22 @@ PYBIND11_MODULE(_cacheir_native, m) {
              out["workspace"] = r.workspace_bytes();
              return out;
            })
+      .def("screening", [](Runner& r) {
+             settle(r);
+             py::list out;
+             for (const auto& head : r.screened_heads()) {
+               const ScreenCounts& counts = head->counts();
+               py::dict one;
+               one["bytes"] = head->bytes();
+               one["steps"] = counts.steps;
+               one["too_many"] = counts.too_many;
+               one["panels"] = counts.panels;
+               one["ready"] = counts.ready;
+               one["given_up"] = counts.given_up;
+               out.append(one);
+             }
+             return out;
+           }, "What each screened head holds and did; docs/native.md.")
       .def_property_readonly("threads", &Runner::threads)
       .def_property_readonly("isa", [](const Runner& r) { return std::string(r.table().name); });
 }

@@ -140,6 +140,11 @@ struct KernelTable {
   // The first `columns` (a multiple of 32) of 16 rows of bf16, or of f16, `row_bytes` apart, as a bf16 panel. Null where
   // no product takes bf16.
   void (*pack_halves)(const uint8_t* rows, size_t row_bytes, int is_f16, size_t columns, uint8_t* panel);
+  // A panel of f32, f16, bf16 or q8_0 as one of q5_0, and of each of its 16 rows the squared norm of what that is off by
+  // and of what it holds.
+  void (*screen_panel)(const Matrix*, int panel, uint8_t* out, float* error, float* norm);
+  // Whether any of 16 logits + rest + error * reach is NaN or not below floor; rest may be null.
+  int (*screen_passes)(const float* logits, const float* rest, const float* error, float reach, float floor);
 };
 enum Elementwise : int { kAdd, kMultiply, kSilu, kSiluMultiply, kCopy };
 

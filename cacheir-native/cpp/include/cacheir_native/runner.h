@@ -15,6 +15,7 @@
 #include "core/kv_pool.h"
 #include "core/pack_weights.h"
 #include "core/sampling.h"
+#include "core/screened_head.h"
 #include "core/step_thread.h"
 #include "core/thread_pool.h"
 
@@ -23,6 +24,7 @@ namespace cacheir {
 struct RunnerOptions {
   int max_rows = 8, max_tokens = 512, max_seq = 8192, vocabulary = 0, threads = 0;
   bool pin = false, precise = false;
+  Screening screening = Screening::automatic;
 };
 
 // Matrices under each other (a stack), or gate and up (a pair); all with equal columns.
@@ -121,8 +123,9 @@ class Runner {
   size_t groups() const { return pools_.size(); }
   uint8_t* arena() const { return arena_.data(); }
   size_t arena_bytes() const { return arena_bytes_; }
-  size_t weight_bytes() const { return weights_memory_.used(); }
+  size_t weight_bytes() const;  // screens included
   size_t workspace_bytes() const { return workspace_.used(); }
+  const std::vector<std::unique_ptr<ScreenedHead>>& screened_heads() const { return screened_heads_; }
   int hidden_width() const { return mode_ ? mode_->main->output.width : 0; }
 
  private:
@@ -133,6 +136,8 @@ class Runner {
   void run_code(const std::string& name, const Section& section, size_t first, size_t last, int rows);
   void find_modes();
   void join_tiles();
+  void screen_heads();
+  ScreenedHead* begin_screening(const Section& head, int rows);
 
   RunnerOptions options_;
   const KernelTable& table_;
@@ -167,6 +172,8 @@ class Runner {
   float* partials_ = nullptr;            // states of attention's chunks
   std::vector<Best> best_;               // of each worker
   std::vector<Sampler> samplers_;        // of each worker
+  std::vector<std::unique_ptr<ScreenedHead>> screened_heads_;
+  ScreenedHead* screening_ = nullptr;    // that of the running head, where it takes part
 
   StepThread step_thread_;               // last, so that it goes first: it may be using all of the above
 };
