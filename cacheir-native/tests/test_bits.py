@@ -39,6 +39,20 @@ def test_nor_in_matrices_of_other_sizes(isa: str) -> None:
     compare(isa, (16, 256), (203, 512), (7, 64), (130, 1536), (49, 2080), (335, 2048))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["test_executor_invariance.py", "test_executor_results.py"])
+def test_whole_programs_too(isa: str, file: str) -> None:
+    """What this process tests of executors on the best set that there is, on each of them."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PRODUCTS.with_name(file))],
+        env={**os.environ, "CACHEIR_NATIVE_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0 and " passed" in ran.stdout, ran.stdout + ran.stderr
+
+
 def compare(isa: str, *sizes: tuple[int, int]) -> None:
     seed = str(np.random.default_rng().integers(1 << 30))
     ran = subprocess.run(
