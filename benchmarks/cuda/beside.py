@@ -5,8 +5,8 @@ The other engine is a process of its own (COMMAND). It writes a line of JSON onc
 one call, greedy, exactly n tokens for each prompt. Where the line has ``"busy": true`` it runs under a profiler and
 answers with ``"busy": {"seconds": s, "kernels": n}`` besides. Both get the same prompts, new ones in each round.
 
-BESIDE_ROUNDS, BESIDE_SECONDS, BESIDE_UNTIL, BESIDE_BATCHES ("8,32,128", "" for none) and BESIDE_TURN
-(``beside_peer.Turn``) say how much is measured, and when.
+BESIDE_ROUNDS, BESIDE_SECONDS, BESIDE_UNTIL, BESIDE_CELLS ("1x512x128,...": batch, prompt, output; "none" for none),
+BESIDE_BATCHES ("8,32,128", "" for none) and BESIDE_TURN (``beside_peer.Turn``) say how much is measured, and when.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.sampling import SamplingParams
 
-CELLS = [(1, prompt, output) for prompt in (16, 512, 2048) for output in (1, 8, 32, 128)]
+ALL_CELLS = ",".join(f"1x{prompt}x{output}" for prompt in (16, 512, 2048) for output in (1, 8, 32, 128))
+CELLS = [
+    (int(batch), int(prompt), int(output))
+    for batch, prompt, output in (
+        cell.split("x") for cell in (os.environ.get("BESIDE_CELLS") or ALL_CELLS).split(",") if cell != "none"
+    )
+]
 BATCHES = [(int(batch), 128, 128) for batch in os.environ.get("BESIDE_BATCHES", "8,32,128").split(",") if batch]
 WARM_UPS = 2
 ROUNDS = int(os.environ.get("BESIDE_ROUNDS", "20"))

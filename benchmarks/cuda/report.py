@@ -1,7 +1,8 @@
 """Writes report.json, report.md, beside.md and their charts from the raw samples: python benchmarks/cuda/report.py.
 
-Raw samples are shape_*.json (``shape_run.py``), beside_*.json (``beside.py``) and decode_chain_*.json
-(``decode_chain.py``); nothing else is read, and every figure in the report is worked out from them.
+Raw samples are shape_*.json (``shape_run.py``), beside_*.json (``beside.py``), decode_chain_*.json
+(``decode_chain.py``), and for the table of musts (``report_musts.py``) batch_run_MODEL.json, engine_run*.json and
+repeats_*.json besides; every figure in the report is worked out from them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import report_musts
 from report_charts import bars
 
 HERE = Path(__file__).parent
@@ -36,6 +38,7 @@ BATCH_TOKENS = {
     "r1-distill-1.5b": {8: 8500, 32: 28000},
 }
 PREFILL_TFLOPS = {"llama-3.1-8b": 540.0}
+_WORDS = {True: "met", False: "missed", None: "not measured"}
 NAMES = {"r1-distill-qwen-1.5b": "r1-distill-1.5b"}
 _HEAD = """# The CUDA backend on one H200
 
@@ -86,9 +89,10 @@ def main() -> None:
         "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
         "beside": {path.name: _beside(found) for path, found in besides},
         "parity": list(_parity()),
+        "musts": report_musts.table(),
     }
     (HERE / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    (HERE / "report.md").write_text(_markdown(figures, report["parity"]))
+    (HERE / "report.md").write_text(_markdown(figures, report["parity"], report["musts"]))
     (HERE / "beside.md").write_text(_beside_markdown(report["beside"]))
     single = [
         (f"{made['model']}, prompt {row['prompt']}, output {row['output']} ({made['peer']})", row["ratio"])
@@ -106,6 +110,10 @@ def main() -> None:
     ]
     (HERE / "report_batches.svg").write_text(bars("Output tokens a second, 128 in and 128 out", several, ""))
     print(f"{len(figures)} figures, {sum(figure.met is False for figure in figures)} missed")
+    met = [row["met"] for row in report["musts"]]
+    print(
+        f"{len(met)} musts and aims: {met.count(True)} met, {met.count(False)} missed, {met.count(None)} not measured"
+    )
 
 
 def _shapes() -> Iterator[Figure]:
@@ -200,8 +208,18 @@ def _beside(made: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _markdown(figures: list[Figure], parity: list[dict[str, Any]]) -> str:
-    lines = [_HEAD, "| model | what | found | asked | met | samples | raw |", "|---" * 7 + "|"]
+def _markdown(figures: list[Figure], parity: list[dict[str, Any]], musts: list[dict[str, Any]]) -> str:
+    lines = [
+        _HEAD,
+        "## Must by must",
+        "",
+        *report_musts.markdown(musts),
+        "",
+        "## All figures",
+        "",
+        "| model | what | found | asked | met | samples | raw |",
+        "|---" * 7 + "|",
+    ]
     for figure in figures:
         sign = "at most" if figure.most else "at least"
         asked = "" if figure.asked is None else f"{sign} {figure.asked:g}"

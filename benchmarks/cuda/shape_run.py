@@ -114,7 +114,7 @@ def stages(runtime: Runtime, length: int = 2048, samples: int = 9) -> dict[str, 
 
     undo = [
         marking(executor.CudaExecutor, "submit", "the step"),
-        marking(prefill_graphs, "padded_prompt", "padding"),
+        marking(prefill_graphs, "fill_prompt", "padding"),
         marking(prefill_graphs.PrefillGraphs, "run", "the graph"),
     ]
     found: dict[str, list[float]] = {}
