@@ -17,8 +17,9 @@ def test_a_peer_that_is_not_there_has_a_row_with_its_reason(
     assert made.returncode == 0, made.stderr
     report = json.loads(out.read_text())
     assert "vllm is not installed" in report["missing"]["vllm"]
-    (sample,) = [sample for sample in report["samples"] if sample["part"] == "round"]
-    assert (sample["cell"], sample["engine"]) == ("answer-16-8", "cacheir")
+    # Of rounds there are more where others had the processor in the first.
+    rounds = {(sample["cell"], sample["engine"]) for sample in report["samples"] if sample["part"] == "round"}
+    assert rounds == {("answer-16-8", "cacheir")}
     assert "vllm | did not run" in out.with_suffix(".md").read_text()
 
 
