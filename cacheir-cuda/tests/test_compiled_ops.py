@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from ctypes import Structure
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,27 @@ def test_where_they_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "ask_capability", lambda number: (7, 5))
     reason = refusals.why_not_here()
     assert reason is not None and ("this GPU has 7.5" in reason or "not built" in reason)
+
+
+def test_a_cubin_that_comes_along_is_found_in_the_same_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As ``keep_carried`` leaves it: what was refused before it came is asked again."""
+    monkeypatch.setenv("CACHEIR_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("CACHEIR_CUDA_DEVICE", raising=False)
+    monkeypatch.setattr(refusals, "ask_capability", lambda number: (9, 0))
+
+    def load(capability: tuple[int, int], folder: Path, others: list[Path], source: str) -> bytes:
+        for other in others:
+            if (other / f"{source}.sm_90a.cubin").is_file():
+                return b""
+        raise BackendUnavailable("no cubin here")
+
+    monkeypatch.setattr(refusals, "load_cubin", load)
+    refusals._why_no_cubin.cache_clear()
+    assert refusals.why_not_here() == "no cubin here"
+    (tmp_path / "cubins").mkdir()
+    (tmp_path / "cubins" / "kernels.sm_90a.cubin").write_bytes(b"x")
+    assert refusals.why_not_here() is None
+    refusals._why_no_cubin.cache_clear()
 
 
 def test_what_they_refuse(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,19 @@ def test_materialised_weights_need_the_model_no_more(model: Path, installation: 
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("takes", ["", "1"])
+def test_what_came_along_is_received_before_kernels_are_asked(
+    model: Path, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: str
+) -> None:
+    """At the first opening, so that no kernel is replaced whose file the artifact brings."""
+    compile_model(model, "fake", output=tmp_path / "out", installation=installation, materialise=True)
+    monkeypatch.setenv("FAKE_REFUSES", "rms_norm")
+    monkeypatch.setenv("FAKE_TAKES", takes)
+    notes = read_artifact(tmp_path / "out", installation).notes
+    assert not notes if takes else notes and all("too old" in note for note in notes)
+
+
+@pytest.mark.usefixtures("cache")
 def test_the_lock_learns_the_content_at_the_first_load(model: Path, installation: Installation, tmp_path: Path) -> None:
     artifact = compile_model(model, "fake", output=tmp_path / "out", installation=installation)
     assert artifact.lock.content == ""

@@ -31,6 +31,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             options="cacheir_cuda.options:CudaOptions",
             instruction_set="cacheir_cuda.options:choices_text",
             carries="cacheir_cuda.chain.cubins:carried",
+            receives="cacheir_cuda.chain.cubins:keep_carried",
         ),
     )
 

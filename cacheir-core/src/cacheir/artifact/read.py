@@ -28,6 +28,7 @@ from cacheir.ir.types import KVType
 from cacheir.ir.verify import problems
 from cacheir.models.imported import GenerationDefaults, TokenizerSource
 from cacheir.plugins.installation import Installation
+from cacheir.plugins.ref import resolve
 from cacheir.schedule.check_plan import plan_problems, schedule_problems
 from cacheir.schedule.memory_plan import MemoryPlan
 from cacheir.schedule.plan_captures import plan_captures
@@ -53,6 +54,9 @@ def read_artifact(path: Path, installation: Installation, *, root: Path | None =
     modules = {mode: _module(path, card, mode, installation.ops.by_name()) for mode in card.options.modes}
     schedules = {mode: _schedule(path, card, mode, module) for mode, module in modules.items()}
     check_kernels(card, schedules, installation, str(path))
+    folder = path / layout.CARRIED
+    if backend.receives is not None and folder.is_dir():  # before kernels are asked whether they can run here
+        resolve(backend.receives)(folder)
     rules = selection_rules(card.options, backend)
     notes: tuple[str, ...] = ()
     plans: dict[str, MemoryPlan] = {}

@@ -10,6 +10,8 @@ from cacheir.plugins.record import check_fields, record
 from cacheir.plugins.ref import Lazy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cacheir.runtime.executor import Executor, ExecutorOptions, MemoryForecast
     from cacheir.schedule.program import Program
 
@@ -26,7 +28,8 @@ class BackendSpec:
     reads no weight and opens no device. ``rates()`` measures what only the backend can of its device, for ``cacheir
     profile --calibrate``: name -> number, the unit in the name (``h2d_bytes_per_s``). ``carries()`` gives files, by
     name, that an artifact with its weights takes along; the executor finds them in ``ExecutorOptions.carried``, and
-    must not believe them.
+    must not believe them. ``receives(folder)`` is told of them when the artifact is read, before any kernel is asked
+    whether it can run here.
     """
 
     name: str  # "cpu", "cuda"
@@ -46,6 +49,7 @@ class BackendSpec:
     # A frozen dataclass of what ExecutorOptions.extra may hold, whose ``__post_init__`` refuses values by UsageError.
     options: Lazy[type] | None = None
     carries: Lazy[Callable[[], Mapping[str, bytes]]] | None = None
+    receives: Lazy[Callable[[Path], object]] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

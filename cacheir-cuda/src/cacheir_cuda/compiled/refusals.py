@@ -67,13 +67,15 @@ def why_not_here() -> str | None:
     if device == "cpu":
         return "the CUDA C++ kernels run on a GPU alone"
     number = device.partition(":")[2]
-    return _why_no_cubin(int(number) if number.isdigit() else 0, other_folders())
+    found = {folder: tuple(sorted(folder.glob(f"{SOURCE}.*.cubin"))) for folder in other_folders()}
+    return _why_no_cubin(int(number) if number.isdigit() else 0, tuple(found.items()))
 
 
 @lru_cache(maxsize=8)
-def _why_no_cubin(number: int, others: tuple[Path, ...]) -> str | None:
+def _why_no_cubin(number: int, others: tuple[tuple[Path, tuple[Path, ...]], ...]) -> str | None:
+    """``others`` are folders with their cubins: one that came with an artifact meanwhile is another question."""
     try:
-        load_cubin(ask_capability(number), FOLDER, others, SOURCE)
+        load_cubin(ask_capability(number), FOLDER, [folder for folder, _ in others], SOURCE)
     except (DriverProblem, BackendUnavailable) as reason:
         return str(reason)
     return None
