@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=7)
     parser.add_argument("--screen", type=int, default=2)
     parser.add_argument("--extra-rounds", type=int, default=7)
+    parser.add_argument("--cell-seconds", type=float, default=0.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peer-python", action="append", default=[])
     parser.add_argument("--peer-model", action="append", default=[])
@@ -82,6 +83,7 @@ def main() -> int:
                 samples=arguments.samples,
                 screen=arguments.screen,
                 extra=arguments.extra_rounds,
+                seconds=arguments.cell_seconds,
                 threads=arguments.threads,
                 pythons=arguments.peer_python,
                 models=[given.replace("{file}", name) for given in arguments.peer_model],

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--cells", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--samples", type=int, default=7)
     parser.add_argument("--extra-rounds", type=int, default=7)
+    parser.add_argument("--cell-seconds", type=float, default=math.inf)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--output", type=Path, default=OUT)
@@ -80,6 +82,7 @@ def measure(path: Path, given: argparse.Namespace) -> None:
             samples=given.samples,
             screen=0,
             extra=given.extra_rounds,
+            seconds=given.cell_seconds,
             progress=lambda text: print(text, flush=True),
         )
         report = merged(report, found)

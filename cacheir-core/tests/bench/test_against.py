@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cacheir.bench.against import contestants
+from cacheir.bench.against import contestants, rounds
 from cacheir.bench.against.cells import CELLS, Cell, chosen_cells
 from cacheir.bench.against.child import Child
 from cacheir.bench.against.compare import compare
@@ -166,6 +166,15 @@ def test_no_more_rounds_are_made_up_for_than_were_allowed_and_the_table_says_why
         "environment": {"cpu": {"model": "c"}, "cacheir": {"commit": ""}},
     }  # fmt: skip
     assert "| 1 of 5; others took up to 50% |" in markdown(report)
+
+
+def test_no_round_is_begun_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: world.now)
+    probe = FakeEngine(world, "memory", "", 0.25)
+    run = run_cell(DECODE, [FakeEngine(world, "cacheir", "", 1.0)], probe, samples=7, seconds=6.0, clock=world.clock)
+    # A warm-up of 1 s, two readings of the probe, then rounds of 1.25 s.
+    assert rounds_of(run, "cacheir") == [True] * 3
 
 
 def test_an_engine_that_fails_in_a_round_is_left_out_from_there_on_and_keeps_its_samples() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def run_against(
     samples: int = 7,
     screen: int = 2,
     extra: int = 7,
+    seconds: float = 0,
     backend: str = "auto",
     threads: int = 0,
     precise: bool = False,
@@ -83,6 +85,7 @@ def run_against(
         samples=samples,
         screen=screen,
         extra=extra,
+        seconds=seconds or math.inf,
         progress=say,
         done=keep,
     )

@@ -70,6 +70,9 @@ def benchmark(
     extra_rounds: int = typer.Option(
         7, min=0, help="With --against: how many rounds more where samples did not count, for as many that do."
     ),
+    cell_seconds: float = typer.Option(
+        0.0, min=0, help="With --against: no round is begun that would end later in its cell; 0 for no limit."
+    ),
     peer_python: list[str] = _PEER_PYTHON,
     peer_model: list[str] = _PEER_MODEL,
     output: Path = _OUTPUT,
@@ -97,6 +100,7 @@ def benchmark(
             samples=samples,
             screen=screen,
             extra=extra_rounds,
+            seconds=cell_seconds,
             backend=backend,
             threads=threads,
             precise=precise,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -33,6 +34,7 @@ def compare(
     samples: int,
     screen: int,
     extra: int = 0,
+    seconds: float = math.inf,
     progress: Progress = lambda text: None,
     done: Callable[[Mapping[str, Any]], None] = lambda report: None,
 ) -> dict[str, Any]:
@@ -56,7 +58,18 @@ def compare(
         runs: list[CellRun] = []
         report: dict[str, Any] = {}
         for cell in cells:
-            runs.append(run_cell(cell, engines, probe, samples=samples, screen=screen, extra=extra, progress=progress))
+            runs.append(
+                run_cell(
+                    cell,
+                    engines,
+                    probe,
+                    samples=samples,
+                    screen=screen,
+                    extra=extra,
+                    seconds=seconds,
+                    progress=progress,
+                )
+            )
             report = _report(model, threads, engines, runs, absent, began)
             done(report)
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,15 +78,18 @@ def run_cell(
     samples: int,
     screen: int = 2,
     extra: int = 0,
+    seconds: float = math.inf,
     progress: Callable[[str], None] = lambda text: None,
     clock: Clock = cpu_times,
 ) -> CellRun:
     """Warm-ups, ``screen`` samples of each setting of an engine that has several, then ``samples`` rounds.
 
     A round is one sample of each engine in turn, in the setting whose median was least when it was screened. As long
-    as an engine has fewer than ``samples`` that count, up to ``extra`` further rounds follow. An engine that fails at
-    the cell is left out from there on, with its reason.
+    as an engine has fewer than ``samples`` that count, up to ``extra`` further rounds follow. No round is begun that
+    would go beyond ``seconds`` of the cell if it took as long as the longest before it. An engine that fails at the
+    cell is left out from there on, with its reason.
     """
+    began, longest = time.monotonic(), 0.0
     refused: dict[str, str] = {}
     ready: list[tuple[Engine, int]] = []
     for engine in engines:
@@ -119,9 +123,11 @@ def run_cell(
         several = take(several, "screen", number)
     kept = _best_settings([pair for pair in ready if pair[0].contestant.label not in refused], found)
     for number in range(samples + extra):
-        if number >= samples and _enough(found, samples, kept):
+        at = time.monotonic()
+        if (number >= samples and _enough(found, samples, kept)) or at + longest > began + seconds:
             break
         kept = take(kept, "round", number)
+        longest = max(longest, time.monotonic() - at)
     return CellRun(cell=cell, samples=tuple(found), refused=refused)
 
 
