@@ -66,17 +66,19 @@ class KVSpace:
 
         ``OutOfPages``, and nothing changed, where a group has too few free pages.
         """
-        for number, (pool, table) in enumerate(zip(self.pools, tables)):
-            needed = pages.plan_growth(pool, table, start, stop, self.page_tokens).pages
-            if needed > pool.free:
+        growths = [
+            pages.plan_growth(pool, table, start, stop, self.page_tokens) for pool, table in zip(self.pools, tables)
+        ]
+        for number, (pool, growth) in enumerate(zip(self.pools, growths)):
+            if growth.pages > pool.free:
                 raise OutOfPages(
-                    f"the step needs {needed} KV pages of group {number} and {pool.free} of {pool.size} are free",
+                    f"the step needs {growth.pages} KV pages of group {number} and {pool.free} of {pool.size} are free",
                     hint="close sessions that are done, or open the model with more kv_tokens",
                 )
         grown: list[PageTable] = []
         try:
-            for number, (pool, table) in enumerate(zip(self.pools, tables)):
-                bigger, copies = pages.grow(pool, table, start, stop, self.page_tokens)
+            for number, (pool, table, growth) in enumerate(zip(self.pools, tables, growths)):
+                bigger, copies = pages.grow(pool, table, start, stop, self.page_tokens, growth)
                 grown.append(bigger)
                 if copies:
                     self._executor.copy_pages(number, copies)

@@ -180,14 +180,15 @@ def plan_growth(pool: PagePool, table: PageTable, start: int, stop: int, page_to
 
 
 def grow(
-    pool: PagePool, table: PageTable, start: int, stop: int, page_tokens: int
+    pool: PagePool, table: PageTable, start: int, stop: int, page_tokens: int, growth: Growth | None = None
 ) -> tuple[PageTable, tuple[tuple[int, int], ...]]:
     """The grown table and the (source, target) pairs to copy before anything is written; ``OutOfPages``, or all of it.
 
-    It plans for itself: a plan made before another table grew may replace a page that is no longer shared. The shared
-    pages are given back at once, since their other holders keep them until the copy is done.
+    ``growth`` is what ``plan_growth`` says of the pool as it is now, if that is known: one made before another table
+    grew may replace a page that is no longer shared. The shared pages are given back at once, since their other
+    holders keep them until the copy is done.
     """
-    growth = plan_growth(pool, table, start, stop, page_tokens)
+    growth = growth or plan_growth(pool, table, start, stop, page_tokens)
     if not growth.pages:
         return table, ()
     fresh = pool.take(growth.pages, after=table[-1] if table else -1)
