@@ -166,7 +166,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input in(data, size);
   try {
     const int threads = in.byte() % 16 == 15 ? 2 : 1;
-    Runner runner(RunnerOptions{kRows, kTokens, kSequence, kVocabulary, threads, false, in.byte() % 2 == 0});
+    RunnerOptions options{kRows, kTokens, kSequence, kVocabulary, threads, false, in.byte() % 2 == 0};
+    options.screening = in.byte() % 2 ? Screening::always : Screening::automatic;
+    Runner runner(options);
     const bool decode = in.byte() % 2;
     build(runner, decode ? "decode" : "prefill", in);
     stage(runner, decode, in);

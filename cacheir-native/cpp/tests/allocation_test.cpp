@@ -80,8 +80,8 @@ void run(Runner& r, const Asked& step, Results& results) {
   r.run_heads(results.step);
 }
 
-void check_steps(std::mt19937& random, int threads, bool precise, KvFormat kv) {
-  Model model = build(random(), threads, precise, kv);
+void check_steps(std::mt19937& random, int threads, bool precise, KvFormat kv, Screening screening) {
+  Model model = build(random(), threads, precise, kv, false, screening);
   Runner& r = *model.runner;
   Results results;
   std::vector<Asked> steps{asked_step(random, kMostRows, kMostTokens), asked_step(random, kMostRows, kMostRows)};
@@ -121,6 +121,7 @@ int main() {
   counting = false;
   CHECK(asked >= 7, "the count misses vectors that grow: %d", asked.load());
   for (int threads : {1, 2, 3})
-    for (bool precise : {false, true}) check_steps(random, threads, precise, threads == 2 ? KvFormat::int8 : KvFormat::bf16);
+    for (bool precise : {false, true})
+      for (Screening screening : {Screening::off, Screening::always}) check_steps(random, threads, precise, threads == 2 ? KvFormat::int8 : KvFormat::bf16, screening);
   return check::result("allocation");
 }

@@ -22,10 +22,12 @@ struct Model {
 };
 
 // `apart`: nothing says that a swiglu's result goes to the next product alone, so that it is written as rows.
-inline Model build(unsigned seed, int threads, bool precise, KvFormat kv, bool apart = false) {
+inline Model build(unsigned seed, int threads, bool precise, KvFormat kv, bool apart = false, Screening screening = Screening::automatic) {
   std::mt19937 random(seed);
   Model model;
-  model.runner = std::make_unique<Runner>(RunnerOptions{8, 64, 512, kVocabulary, threads, false, precise});
+  RunnerOptions options{8, 64, 512, kVocabulary, threads, false, precise};
+  options.screening = screening;
+  model.runner = std::make_unique<Runner>(options);
   Runner& r = *model.runner;
   const auto weight = [&](std::vector<std::pair<Stored, int>> parts, int columns, bool pair = false) {
     std::vector<StoredMatrix> matrices;
