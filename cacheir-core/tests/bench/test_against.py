@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cacheir.bench.against import contestants, rounds
+from cacheir.bench.against import rounds
 from cacheir.bench.against.cells import CELLS, Cell, chosen_cells
 from cacheir.bench.against.child import Child
 from cacheir.bench.against.compare import compare
@@ -23,7 +22,6 @@ from cacheir.bench.against.tables import markdown, summaries
 from cacheir.bench.cpu_load import CpuTimes
 from cacheir.errors import BackendError, UsageError
 from cacheir.plugins.installation import default
-from cacheir.plugins.ref import resolve
 
 DECODE = chosen_cells(["decode-128"])[0]
 BANDWIDTH = 50e9
@@ -339,53 +337,6 @@ def test_onnx_runtime_refuses_what_is_no_folder_of_its_own(tmp_path: Path, noted
     assert not found
     assert ("does not say a precision" if noted else "--peer-model onnxruntime-genai=FOLDER") in missing[name]
     assert str(tmp_path) not in missing[name]
-
-
-def test_whole_answers_get_the_same_prompts_in_every_engine(tmp_path: Path) -> None:
-    """A stand-in for vLLM beside what our own child draws: ids, lengths, greedy and no prefix cache."""
-    (tmp_path / "vllm.py").write_text(
-        "import json, pathlib\n"
-        "__version__ = '0'\n"
-        "class SamplingParams:\n"
-        "    def __init__(self, **given): self.given = given\n"
-        "class _Config:\n"
-        "    def get_vocab_size(self): return 97\n"
-        "class _Engine: model_config = _Config()\n"
-        "class LLM:\n"
-        "    def __init__(self, **given):\n"
-        "        assert given['enable_prefix_caching'] is False and given['dtype'] == 'bfloat16'\n"
-        "        self.llm_engine = _Engine()\n"
-        "    def generate(self, prompts, params, use_tqdm):\n"
-        "        assert params.given['temperature'] == 0.0 and params.given['ignore_eos']\n"
-        "        pathlib.Path(__file__).with_name('seen.json').write_text(json.dumps(prompts))\n"
-        "        count = params.given['max_tokens']\n"
-        "        return [type('R', (), {'outputs': [type('O', (), {'token_ids': [1] * count})]}) for _ in prompts]\n"
-    )
-    cell = next(cell for cell in chosen_cells((), answers=True) if cell.batch == 8)
-    default_mode, in_process = resolve(default().peers["vllm"].run)(
-        {"model": str(tmp_path), "threads": 1, "python": ""}
-    )
-    assert in_process["environment"]["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in default_mode["environment"]
-    contestant = Contestant(
-        engine="vllm", setting="", command=tuple(default_mode["command"]),
-        environment={**default_mode["environment"], "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    with Child(contestant) as child:
-        assert child.facts == {"engine": "vllm", "version": "0"}
-        (seconds,) = child.run(cell)
-        assert seconds > 0
-        with pytest.raises(BackendError, match="decode is no cell of whole answers"):
-            child.run(DECODE)
-    seen = [prompt["prompt_token_ids"] for prompt in json.loads((tmp_path / "seen.json").read_text())]
-    assert [len(ids) for ids in seen] == [cell.prompt] * cell.batch
-    children = str(Path(contestants.__file__).with_name("children"))
-    code = (
-        f"import sys, json; sys.path.insert(0, {children!r}); from answer_prompts import answer_prompts;"
-        f"print(json.dumps(answer_prompts({asdict(cell)!r}, 97)))"
-    )
-    ours = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(ours.stdout) == seen
 
 
 def test_a_cell_of_the_other_kind_is_no_choice() -> None:

@@ -186,7 +186,8 @@ class CountingExecutor(Protocol):
     """What an executor may offer besides: ``counters`` says how often it did, so far, what should be rare in a step.
 
     The names: ``compiles`` (a kernel was built), ``captures`` (a device graph was recorded), ``graph_misses``,
-    ``fallbacks`` (an op ran by its meaning). A benchmark marks a run in which one of the first two rose as invalid.
+    ``fallbacks`` (an op ran by its meaning), ``screen_saved_bytes`` (of weights, that steps had no need to read). A
+    benchmark marks a run in which one of the first two rose as invalid.
     """
 
     def counters(self) -> Mapping[str, int]: ...

@@ -50,7 +50,21 @@ class Child:
 
         BackendError where the engine fails at it.
         """
-        request: dict[str, Any] = {"kind": cell.kind, "tokens": cell.tokens, "batch": cell.batch, "repeats": repeats}
+        answer = self._ask(cell, {"repeats": repeats})
+        if "seconds" not in answer:
+            raise BackendError(f"{self.contestant.label} does not run {cell.name}: {answer.get('error', answer)}")
+        self.said = {name: said for name, said in answer.items() if name != "seconds"}
+        return tuple(float(seconds) for seconds in answer["seconds"])
+
+    def ask(self, cell: Cell, name: str, **given: Any) -> Any:
+        """What the engine's method of that name says about ``cell``. BackendError where it fails or has none."""
+        answer = self._ask(cell, {"ask": name, **given})
+        if name not in answer:
+            raise BackendError(f"{self.contestant.label} gives no {name}: {answer.get('error', answer)}")
+        return answer[name]
+
+    def _ask(self, cell: Cell, given: dict[str, Any]) -> dict[str, Any]:
+        request: dict[str, Any] = {"kind": cell.kind, "tokens": cell.tokens, "batch": cell.batch, **given}
         request |= {"prompt": cell.prompt} if cell.prompt else {}
         assert self._process.stdin is not None
         self._signal("SIGCONT")
@@ -61,10 +75,7 @@ class Child:
             raise BackendError(f"{self.contestant.label} has ended: {self._last_words()}") from error
         answer = self._answer()
         self._stop()
-        if "seconds" not in answer:
-            raise BackendError(f"{self.contestant.label} does not run {cell.name}: {answer.get('error', answer)}")
-        self.said = {name: said for name, said in answer.items() if name != "seconds"}
-        return tuple(float(seconds) for seconds in answer["seconds"])
+        return answer
 
     def cpu_seconds(self) -> float:
         """The processor time that it and its own processes have taken so far; 0 where the system does not say."""

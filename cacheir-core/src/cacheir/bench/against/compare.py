@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cacheir.bench.against.answers import compare_answers
 from cacheir.bench.against.cells import Cell
 from cacheir.bench.against.child import Child
 from cacheir.bench.against.contestants import Contestant, memory_probe
@@ -56,6 +57,7 @@ def compare(
                 progress(str(error))
         probe = stack.enter_context(Child(memory_probe(threads)))
         runs: list[CellRun] = []
+        answers: list[dict[str, Any]] = []
         report: dict[str, Any] = {}
         for cell in cells:
             runs.append(
@@ -70,9 +72,17 @@ def compare(
                     progress=progress,
                 )
             )
-            report = _report(model, threads, engines, runs, absent, began)
+            if cell.kind == "answer":
+                answers += compare_answers(cell, _in_rounds(runs[-1], engines))
+            report = {**_report(model, threads, engines, runs, absent, began), "answers": list(answers)}
             done(report)
     return report
+
+
+def _in_rounds(run: CellRun, engines: Sequence[Child]) -> list[Child]:
+    """Those that took part in the rounds of a cell to the end."""
+    labels = {sample.label for sample in run.samples if sample.part == "round"} - set(run.refused)
+    return [engine for engine in engines if engine.contestant.label in labels]
 
 
 def _report(

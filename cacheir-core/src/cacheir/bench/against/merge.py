@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from cacheir.bench.against.contestants import OURS
@@ -38,6 +38,7 @@ def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         "runs": runs,
         "engines": {**before.get("engines", {}), **now["engines"]},
         "missing": _without(before.get("missing", {}), now["engines"]) | now["missing"],
+        "answers": _answers(before, now, measured),
         "refused": _refused(before.get("refused", {}), now),
         "rows": summaries(samples, runs),
     }
@@ -47,6 +48,14 @@ def _cells_that_count(report: Mapping[str, Any]) -> set[str]:
     """Those of which at least one of our samples in a round is valid."""
     ours = [each for each in report.get("samples", []) if each["engine"] == OURS and each["part"] == "round"]
     return {sample["cell"] for sample in ours if not sample["invalid"]}
+
+
+def _answers(
+    before: Mapping[str, Any], now: Mapping[str, Any], measured: Collection[tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """Rows about answers: those of ``before`` that are of no engine and cell of now."""
+    kept = [row for row in before.get("answers", []) if (row["cell"], row["label"].partition(", ")[0]) not in measured]
+    return [*kept, *now.get("answers", [])]
 
 
 def _refused(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from cacheir.bench.against.cells import Cell
 from cacheir.bench.against.contestants import Contestant
+from cacheir.bench.against.gpu_state import gpu_state
 from cacheir.bench.cpu_load import SHORTEST_SECONDS, CpuTimes, cpu_times, foreign_load, stolen_load
 from cacheir.bench.timing import percentile
 from cacheir.bench.validity import load_causes
@@ -44,7 +45,7 @@ class Sample:
 
     ``part`` is ``screen`` where settings of one engine were compared, ``round`` where engines were. ``stolen`` is the
     part of ``foreign_load`` that other virtual machines had. ``skipped_bytes`` are those of the weights that a run of
-    the cell did not have to read, where the engine says so.
+    the cell did not have to read, where the engine says so. ``gpu`` is what ``gpu_state`` gave after whole answers.
     """
 
     cell: str
@@ -59,6 +60,7 @@ class Sample:
     stolen: float | None
     invalid: tuple[str, ...]
     skipped_bytes: float | None = None
+    gpu: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,7 @@ class _Turns:
             stolen=stolen,
             invalid=load_causes(load, stolen),
             skipped_bytes=engine.said.get("skipped_bytes"),
+            gpu=gpu_state() if self._cell.kind == "answer" else None,
         )
 
     def _bandwidth(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cacheir.bench.against.answers import answers_table
 from cacheir.bench.against.cells import ANSWERS, CELLS, SHORT
 from cacheir.bench.against.contestants import OURS
 from cacheir.bench.timing import percentile
@@ -70,7 +71,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     refusals = [(cell, label, why) for cell, said in report["refused"].items() for label, why in said.items()]
     refusals += [("all", name, why) for name, why in report["missing"].items()]
     lines += [f"| {cell} | {label} | did not run: {why.replace('|', '/')} | | | |" for cell, label, why in refusals]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *answers_table(report.get("answers", []))]) + "\n"
 
 
 def _commits(report: Mapping[str, Any]) -> str:

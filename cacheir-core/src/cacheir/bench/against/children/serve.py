@@ -7,7 +7,7 @@ import the standard library and their engine alone. MODULE has ``open_engine(opt
 ``facts`` (a dict) and ``run(cell)``, the seconds that a cell took. The first answer is ``{"ready": facts}``; then each
 line of standard input is a cell, answered by ``{"seconds": [...]}``, ``cell["repeats"]`` of them, and by what the
 engine's ``said(cell)`` gives about the last of them, if it has one. Where something fails the answer is ``{"error":
-sentence}``.
+sentence}``. A line with ``"ask"`` is answered by the method of that name in place of seconds.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def main() -> int:
     for line in sys.stdin:
         cell = json.loads(line)
         try:
+            if cell.get("ask"):
+                _say(answers, {cell["ask"]: getattr(engine, cell["ask"])(cell)})
+                continue
             seconds = [engine.run(cell) for _ in range(cell["repeats"])]
             _say(answers, {"seconds": seconds, **(engine.said(cell) if hasattr(engine, "said") else {})})
         except Exception as error:  # noqa: BLE001

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 answer_prompts = importlib.import_module("answer_prompts").answer_prompts  # this folder is the first on the path
+busy_seconds = importlib.import_module("gpu_busy").busy_seconds
 
 _MOST_ROWS, _MOST_TOKENS = 128, 2048
 
@@ -18,6 +19,7 @@ class _Answers:
         from cacheir.artifact.card import CompileOptions
         from cacheir.runtime.runtime import Runtime
 
+        self._options = options
         self._runtime = Runtime(
             options["model"],
             options["backend"],
@@ -45,11 +47,50 @@ class _Answers:
             raise ValueError(f"{cell['kind']} is no cell of whole answers")
         prompts = answer_prompts(cell, self._vocabulary)
         began = time.perf_counter()
-        made = self._one(prompts[0], cell["tokens"]) if len(prompts) == 1 else self._many(prompts, cell["tokens"])
+        made = self._made(prompts, cell["tokens"])
         seconds = time.perf_counter() - began
         if [len(ids) for ids in made] != [cell["tokens"]] * len(prompts):
             raise RuntimeError("an answer has another length")
         return seconds
+
+    def answers(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """The ids of a cell's answers, and how long the GPU was busy, None without one."""
+        prompts = answer_prompts(cell, self._vocabulary)
+        ids = self._made(prompts, cell["tokens"])
+        return {"ids": ids, "busy_seconds": busy_seconds(lambda: self._made(prompts, cell["tokens"]))}
+
+    def prompts(self, cell: dict[str, Any]) -> list[list[int]]:
+        """What every engine is asked in the cell."""
+        return list(answer_prompts(cell, self._vocabulary))
+
+    def margins(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """Of ``partings``, (tokens before, our id, their id): how far apart the exact logits of the two ids are.
+
+        ``error`` is the largest of our logits after the cell's prompts beside those of ``--precise``.
+        """
+        from cacheir.artifact.card import CompileOptions
+        from cacheir.runtime.runtime import Runtime
+
+        exact_options = CompileOptions(max_rows=1, max_tokens=_MOST_TOKENS, precise=True)
+        with Runtime(
+            self._options["model"],
+            self._options["backend"],
+            threads=self._options["threads"],
+            chunk_tokens=_MOST_TOKENS,
+            kv_dtype="f32",
+            kv_tokens=2 * _MOST_TOKENS,
+            compile_options=exact_options,
+        ) as exact:
+            prompts = answer_prompts(cell, self._vocabulary)[:2]
+            errors = [abs(_logits(self._runtime, ids) - _logits(exact, ids)).max() for ids in prompts]
+            apart = []
+            for before, mine, theirs in cell["partings"]:
+                logits = _logits(exact, before)
+                apart.append(abs(float(logits[mine] - logits[theirs])))
+        return {"error": float(max(errors)), "margins": apart}
+
+    def _made(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        return self._one(prompts[0], tokens) if len(prompts) == 1 else self._many(prompts, tokens)
 
     def _one(self, prompt: list[int], tokens: int) -> list[list[int]]:
         return [list(self._runtime.generate_ids(prompt, tokens, ignore_eos=True, temperature=0.0))]
@@ -69,6 +110,12 @@ class _Answers:
             return [[token for event in events for token in event.ids] for events in engine.generate(jobs)]
         finally:
             engine.close()
+
+
+def _logits(runtime: Any, ids: list[int]) -> Any:
+    with runtime.session() as session:
+        session.append(list(ids))
+        return session.logits()
 
 
 def open_engine(options: dict[str, Any]) -> _Answers:

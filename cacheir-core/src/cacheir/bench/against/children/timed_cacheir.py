@@ -36,6 +36,7 @@ class _CacheIR:
         self._vocabulary = program.spec.vocab_size if program.spec else 2
         self._groups = len(program.groups)
         self._random = random.Random(0)
+        self._skipped = 0
         self.facts = {
             "engine": "cacheir",
             "backend": opened.backend_choice.name,
@@ -44,6 +45,14 @@ class _CacheIR:
             "decode_bytes": _decode_bytes(program, default()),
             "weight_bytes": self._executor.memory().weights,
         }
+
+    def said(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """How many bytes of the weights the steps of the last run did not read, where the executor counts them."""
+        return {"skipped_bytes": self._skipped} if cell["kind"] == "decode" and self._skipped else {}
+
+    def _saved_bytes(self) -> int:
+        counts: dict[str, int] = getattr(self._executor, "counters", dict)()  # CountingExecutor is optional
+        return int(counts.get("screen_saved_bytes", 0))
 
     def run(self, cell: dict[str, Any]) -> float:
         """A prefill of ``tokens``, or ``tokens`` decode steps of ``batch`` sequences after a short prompt."""
@@ -75,9 +84,11 @@ class _CacheIR:
             Row(slot=slot, tokens=(), position=_PROMPT, pages=self._pages(slot, pages_each), draw=1)
             for slot in range(batch)
         )
+        saved = self._saved_bytes()
         began = time.perf_counter()
         done = self._executor.run_ahead(Step(mode="decode", rows=rows), steps, lambda outputs: None)
         seconds = time.perf_counter() - began
+        self._skipped = self._saved_bytes() - saved
         if done != steps:
             raise RuntimeError(f"{done} steps were run instead of {steps}")
         return seconds

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 answer_prompts = importlib.import_module("answer_prompts").answer_prompts  # this folder is the first on the path
+busy_seconds = importlib.import_module("gpu_busy").busy_seconds
 
 _MOST_POSITIONS = 4096
 _SHARE_OF_MEMORY = 0.4  # our engine is on the same GPU
@@ -32,18 +33,26 @@ class _Vllm:
 
     def run(self, cell: dict[str, Any]) -> float:
         """The wall clock around one call of ``generate``, each answer of exactly ``tokens`` ids."""
+        began = time.perf_counter()
+        made = self._generate(cell)
+        seconds = time.perf_counter() - began
+        if any(len(each.outputs[0].token_ids) != cell["tokens"] for each in made):
+            raise RuntimeError("an answer has another length")
+        return seconds
+
+    def answers(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """The ids of a cell's answers, and how long the GPU was busy, None where the engine is another process."""
+        ids = [list(each.outputs[0].token_ids) for each in self._generate(cell)]
+        return {"ids": ids, "busy_seconds": busy_seconds(lambda: self._generate(cell))}
+
+    def _generate(self, cell: dict[str, Any]) -> Any:
         if cell["kind"] != "answer":
             raise ValueError(f"{cell['kind']} is no cell of whole answers")
         prompts = [{"prompt_token_ids": ids} for ids in answer_prompts(cell, self._vocabulary)]
         greedy = self._vllm.SamplingParams(
             temperature=0.0, max_tokens=cell["tokens"], ignore_eos=True, detokenize=False
         )
-        began = time.perf_counter()
-        made = self._engine.generate(prompts, greedy, use_tqdm=False)
-        seconds = time.perf_counter() - began
-        if any(len(each.outputs[0].token_ids) != cell["tokens"] for each in made):
-            raise RuntimeError("an answer has another length")
-        return seconds
+        return self._engine.generate(prompts, greedy, use_tqdm=False)
 
 
 def open_engine(options: dict[str, Any]) -> _Vllm:
