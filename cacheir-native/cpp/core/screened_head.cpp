@@ -147,6 +147,7 @@ void ScreenedHead::end() {
   ++(too_many ? counts_.too_many : counts_.steps);
   const double whole = static_cast<double>(head_bytes(head_));
   const double read = static_cast<double>(screen_bytes(head_)) + static_cast<double>(panels) * static_cast<double>(head_.stride) + (too_many ? whole : 0);
+  counts_.saved_bytes += static_cast<int64_t>(whole - read);
   saved_ = std::min(saved_ + whole - read, kMostKept * whole);
   if (!always_ && saved_ < -kMostLost * whole) give_up();
 }

@@ -29,6 +29,7 @@ struct ScreenCounts {
   int64_t steps = 0;      // found by the screen
   int64_t too_many = 0;   // too many rows were left, so that the whole head ran besides
   int64_t panels = 0;     // panels of the head that were multiplied in all those, the whole ones not counted
+  int64_t saved_bytes = 0;  // what whole heads would have read less what was read; below 0 where it cost more
   bool ready = false;     // the screen has been made
   bool given_up = false;  // it cost more than it saved, or a weight is not finite
 };

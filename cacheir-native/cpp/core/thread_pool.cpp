@@ -20,6 +20,8 @@ namespace {
 
 constexpr double kSpinSeconds = 30e-6;
 
+thread_local int current_worker = 0;  // of the pool that the thread is working for
+
 inline void pause() { __builtin_ia32_pause(); }
 inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
 
@@ -80,7 +82,7 @@ int default_threads() {
 
 ThreadPool::ThreadPool(int threads, bool pin)
     : threads_(threads > 0 ? threads : default_threads()), pin_(pin), spin_ticks_(measure_spin_ticks()), cpus_(allowed_cpus()),
-      ranges_(std::make_unique<Range[]>(static_cast<size_t>(threads_))) {
+      ranges_(std::make_unique<Range[]>(static_cast<size_t>(threads_))), seats_(std::make_unique<Seat[]>(static_cast<size_t>(threads_))) {
   for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { loop(i); });
 }
 
@@ -103,6 +105,8 @@ void ThreadPool::run(void (*work)(void*, int), void* context) {
     work(context, 0);
     return barrier();
   }
+  current_worker = 0;
+  note_cpu();
   work_ = work;
   context_ = context;
   start_.value.fetch_add(1);  // sequentially consistent, like the sleepers' count: one of the two sides sees the other
@@ -116,12 +120,15 @@ void ThreadPool::run(void (*work)(void*, int), void* context) {
 }
 
 void ThreadPool::loop(int worker) {
+  current_worker = worker;
   if (pin_) bind_to_cpu(worker);
+  note_cpu();
   uint32_t seen = 0;
   while (true) {
     wait_while(start_, seen, start_sleepers_);
     ++seen;
     if (stop_.load()) return;
+    note_cpu();
     work_(context_, worker);
     barrier();
   }
@@ -132,6 +139,7 @@ void ThreadPool::barrier() {
     piece_[0].value.store(0, std::memory_order_relaxed);
     return;
   }
+  note_cpu();
   const uint32_t phase = phase_.value.load(std::memory_order_relaxed);
   if (arrived_.value.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(threads_)) {
     arrived_.value.store(0, std::memory_order_relaxed);
@@ -177,14 +185,22 @@ ThreadPool::Piece ThreadPool::next_of_share(int worker, int total, int step, int
   return {total, 0};
 }
 
+void ThreadPool::note_cpu() { seats_[static_cast<size_t>(current_worker)].cpu.store(sched_getcpu(), std::memory_order_relaxed); }
+
 void ThreadPool::wait_while(Word& word, uint32_t value, Word& sleepers) {
   if (word.value.load(std::memory_order_acquire) != value) return;
+  // Beside busy neighbours the scheduler may put two workers on one CPU. Who spins there waits for itself: every barrier
+  // would cost the whole spin, more than the work between two of them. So each turn of the loop looks at one other worker.
+  const int here = seats_[static_cast<size_t>(current_worker)].cpu.load(std::memory_order_relaxed);
+  int other = current_worker;
   const uint64_t begin = ticks();
   do {
     for (int i = 0; i < 16; ++i) {
       if (word.value.load(std::memory_order_acquire) != value) return;
       pause();
     }
+    other = other + 1 == threads_ ? 0 : other + 1;
+    if (other != current_worker && seats_[static_cast<size_t>(other)].cpu.load(std::memory_order_relaxed) == here) break;
   } while (ticks() - begin < spin_ticks_);
   sleepers.value.fetch_add(1);
   while (word.value.load() == value) futex_wait(word.value, value);

@@ -54,11 +54,15 @@ class ThreadPool {
     std::atomic<uint64_t> value{0};  // number (8 bits), first and last (28 bits each) of what is left
     uint32_t shares = 0;             // how many the owner has begun: the number of this one
   };
+  struct alignas(64) Seat {
+    std::atomic<int> cpu{-1};  // where the worker was when it last came to a barrier or to its work
+  };
   struct alignas(64) Word {
     std::atomic<uint32_t> value{0};
   };
   void loop(int worker);
   void wait_while(Word& word, uint32_t value, Word& sleepers);
+  void note_cpu();
   static void wake(Word& word, Word& sleepers);
   void bind_to_cpu(int worker);
 
@@ -71,6 +75,7 @@ class ThreadPool {
   void (*work_)(void*, int) = nullptr;
   void* context_ = nullptr;
   std::unique_ptr<Range[]> ranges_;
+  std::unique_ptr<Seat[]> seats_;
   std::vector<std::thread> workers_;
 };
 

@@ -319,6 +319,7 @@ PYBIND11_MODULE(_cacheir_native, m) {
                one["steps"] = counts.steps;
                one["too_many"] = counts.too_many;
                one["panels"] = counts.panels;
+               one["saved_bytes"] = counts.saved_bytes;
                one["ready"] = counts.ready;
                one["given_up"] = counts.given_up;
                out.append(one);
