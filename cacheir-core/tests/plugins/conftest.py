@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wr
 
     def write(name: str, source: str) -> str:
         (folder / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        importlib.invalidate_caches()  # a folder looked through a moment ago may still have the same time
         return name
 
     yield write
