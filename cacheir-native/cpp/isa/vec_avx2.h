@@ -83,6 +83,10 @@ V VF exponent_bits(VI n) {
 V VB bload(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
 }
+V void bstore(void* p, VB x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), x.lo);
+  _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, x.hi);
+}
 V VB band(VB x, uint8_t mask) {
   const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
   return {_mm256_and_si256(x.lo, m), _mm256_and_si256(x.hi, m)};

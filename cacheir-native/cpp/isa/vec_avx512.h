@@ -68,6 +68,7 @@ template <int N> V VI byte_of(VI x) {
 V VF exponent_bits(VI n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)); }
 
 V VB bload(const uint8_t* p) { return _mm512_loadu_si512(p); }
+V void bstore(void* p, VB x) { _mm512_storeu_si512(p, x); }
 V VB band(VB x, uint8_t mask) { return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask))); }
 V VB bor(VB x, VB y) { return _mm512_or_si512(x, y); }
 template <int N> V VB bshr(VB x) { if constexpr (N == 0) return x; else return _mm512_srli_epi16(x, N); }
@@ -78,6 +79,14 @@ template <bool NARROW> V VI dot4(VI acc, VB w, const int8_t* a) {
   // Written out because compilers put the broadcast into a register of its own, one instruction more each.
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const AliasedInt*>(a)));
   return acc;
+}
+// Four rows of activations at once, side by side as they are written: each waits four cycles for itself.
+#define CACHEIR_HAS_FOUR_DOTS 1
+V void four_dots(VI* acc, VB w, const int8_t* a) {
+  asm("vpdpbusd %5%{1to16%}, %4, %0\n\tvpdpbusd %6%{1to16%}, %4, %1\n\tvpdpbusd %7%{1to16%}, %4, %2\n\tvpdpbusd %8%{1to16%}, %4, %3"
+      : "+&v"(acc[0]), "+&v"(acc[1]), "+&v"(acc[2]), "+&v"(acc[3])
+      : "v"(w), "m"(*reinterpret_cast<const AliasedInt*>(a)), "m"(*reinterpret_cast<const AliasedInt*>(a + 32)),
+        "m"(*reinterpret_cast<const AliasedInt*>(a + 64)), "m"(*reinterpret_cast<const AliasedInt*>(a + 96)));
 }
 #else
 template <bool NARROW> V VI dot4(VI acc, VB w, const int8_t* a) {
@@ -134,7 +143,6 @@ V VB bf16_pairs(VF first, VF second) {
                                           19, 3, 18, 2, 17, 1, 16, 0);
   return _mm512_permutexvar_epi16(places, bf16_row(first, second));
 }
-V void bstore(void* p, VB x) { _mm512_storeu_si512(p, x); }
 // M rows of 16 words each become 16 columns of M words, one after the other: the first `wanted` of them.
 template <int M> V void store_columns(VB* x, uint32_t* to, int wanted) {
   __m512i y[16];

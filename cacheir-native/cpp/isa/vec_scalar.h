@@ -81,6 +81,7 @@ V VF exponent_bits(VI n) {  // 2^n
 }
 
 V VB bload(const uint8_t* p) { VB r; for (int i = 0; i < 64; ++i) r.a[i] = p[i]; return r; }
+V void bstore(uint8_t* p, VB x) { for (int i = 0; i < 64; ++i) p[i] = x.a[i]; }
 V VB band(VB x, uint8_t mask) { for (int i = 0; i < 64; ++i) x.a[i] &= mask; return x; }
 V VB bor(VB x, VB y) { for (int i = 0; i < 64; ++i) x.a[i] |= y.a[i]; return x; }
 // Shifts whose bits from a neighbouring byte the next mask takes away.
