@@ -198,6 +198,8 @@ int main() {
       check_format(random, *table, format, false, 75, super ? 512 : 576);
       check_format(random, *table, format, true, 50, super ? 256 : 96);
       if (block_columns(format) == 1) check_format(random, *table, format, false, 21, 67);
+      // More blocks than are unpacked at once.
+      if (has_half_blocks(static_cast<Panel>(f))) check_format(random, *table, format, false, 19, 2304);
       for (bool precise : {false, true}) check_fused_rows(random, *table, format, precise);
     }
     check_argmax_and_swiglu(random, *table);
