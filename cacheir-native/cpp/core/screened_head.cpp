@@ -128,7 +128,9 @@ void ScreenedHead::give_up() {
 }
 
 bool ScreenedHead::begin(ThreadPool& pool, const KernelTable& table, int rows) {
-  if (counts_.given_up || rows > kMostScreenedRows) return false;
+  // More rows were measured to gain nothing: a screen of int8 reads two thirds of its head, and computes more.
+  const int most = always_ ? kMostScreenedRows : kind_ == Act::int8 ? 1 : 2;
+  if (counts_.given_up || rows > most) return false;
   if (!counts_.ready) {
     if (!always_ && ++waited_ <= kWait) return false;
     make(pool, table);

@@ -35,9 +35,9 @@ from cacheir.schedule.unfuse import unfuse
 from cacheir.weights.store import WeightStore
 from cacheir_native.assemble import Assembled, assemble
 from cacheir_native.host_calls import HostCalls
-from cacheir_native.options import NativeOptions
+from cacheir_native.options import read_options
+from cacheir_native.precision import is_precise
 from cacheir_native.probe import EXTENSION, why_unavailable
-from cacheir_native.refusals import activations_of
 from cacheir_native.results import output_rows, token_rows
 from cacheir_native.runner_pool import RunnerPool
 from cacheir_native.split_step import SplitStepper
@@ -110,14 +110,16 @@ class NativeExecutor:
             launches = unfuse(launches, self._options.unfuse)
         threads = self._options.threads or settings.count("CACHEIR_THREADS") or usable_cores()
         self._overlap_rows = overlap_rows(threads)
+        own = read_options(self._options.extra)
         self._runner = import_module(EXTENSION).Runner(
             max_rows=program.max_rows,
             max_tokens=max(program.max_tokens, program.max_rows),
             max_seq=program.max_seq,
             vocabulary=program.spec.vocab_size,
             threads=threads,
-            pin=NativeOptions(**self._options.extra).pin,
-            precise=_is_precise(launches, kernels),
+            pin=own.pin,
+            precise=is_precise(launches, kernels),
+            screen=own.screen,
         )
         forms = {name: resolve(spec.entry) for name, spec in kernels.items()}
         self._packing = PackedWeights(self._runner, weights)
@@ -272,10 +274,23 @@ class NativeExecutor:
         return MemoryUse(**self._runner.memory())
 
     def counters(self) -> Mapping[str, int]:
-        """How often an op ran by its meaning; nothing is built or captured after ``load``."""
+        """How often an op ran by its meaning, and what screened heads did (docs/native.md): ``screened_steps`` greedy
+        calls of a head, ``whole_head_steps`` where the screen left too many rows, ``screened_panels`` of 16 rows that
+        were left, ``screens_given_up``. Nothing is compiled or captured after ``load``.
+        """
         self._loaded()
         assert self._host is not None
-        return {"compiles": 0, "captures": 0, "graph_misses": 0, "fallbacks": self._host.calls}
+        screens = self._runner.screening()
+        return {
+            "compiles": 0,
+            "captures": 0,
+            "graph_misses": 0,
+            "fallbacks": self._host.calls,
+            "screened_steps": sum(screen["steps"] for screen in screens),
+            "whole_head_steps": sum(screen["too_many"] for screen in screens),
+            "screened_panels": sum(screen["panels"] for screen in screens),
+            "screens_given_up": sum(screen["given_up"] for screen in screens),
+        }
 
     def close(self) -> None:
         """Let go of weights, pages and threads."""
@@ -338,23 +353,3 @@ def _check_slots(rows: Sequence[Row], known: set[int]) -> None:
     for row in rows:
         if not row.tokens and row.slot not in known:
             raise RequestError(f"slot {row.slot} is asked to go on, but has no last token")
-
-
-def _is_precise(launches: Mapping[Any, Sequence[Launch]], kernels: Mapping[str, KernelSpec]) -> bool:
-    """Whether all products keep f32 activations. The runner does so for all or none: BackendError for a mixture."""
-    rounded: set[str] = set()
-    exact: set[str] = set()
-    for launch in (launch for list_ in launches.values() for launch in list_):
-        spec = kernels.get(launch.choice(1).kernel)
-        if spec is None or launch.op.name == "embedding":
-            continue
-        if spec.numerics != "f32":
-            rounded.add(spec.name)
-        elif activations_of(launch.op) - {"f32"}:
-            exact.add(spec.name)
-    if rounded and exact:
-        raise BackendError(
-            f"{min(exact)} keeps activations in f32 and {min(rounded)} does not, which one runner cannot mix",
-            hint="compile with --precise, or without a forced kernel",
-        )
-    return not rounded

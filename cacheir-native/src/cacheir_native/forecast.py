@@ -20,7 +20,10 @@ from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
 from cacheir_native.assemble import assemble
 from cacheir_native.instructions import WeightUse
+from cacheir_native.options import read_options
 from cacheir_native.own_formats import PANELS
+from cacheir_native.precision import is_precise
+from cacheir_native.screens import ScreenedHead
 from cacheir_native.sizes import Workspace, panel_bytes, pool_bytes, rounded
 from cacheir_native.weights import BATCH_BYTES
 
@@ -36,6 +39,7 @@ def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -
         raise BackendError(
             "the native backend runs decoders alone", hint="cacheir execute --backend cpu runs a plain graph on arrays"
         )
+    own = read_options(options.extra)
     kernels = (options.installation or default()).kernels.by_name()
     names = {name for schedule in program.schedules.values() for name in schedule.kernels}
     launches: Mapping[tuple[str, str], Sequence[Launch]] = {
@@ -52,6 +56,9 @@ def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -
     workspace = Workspace(
         threads=threads, rows=max(program.max_tokens, program.max_rows), max_seq=program.max_seq
     ).nbytes(runner.emitted, weights.shapes, [kind.head_dim for kind in program.groups])
+    precise = is_precise(launches, {name: kernels[name] for name in names})
+    screens = [head for head in _heads(runner.emitted, weights, precise) if head.takes_part(own.screen)]
+    workspace += sum(head.workspace(threads) for head in screens)
     kv = sum(
         pool_bytes(kind, count, options.page_tokens, options.kv_dtype or kind.dtype)
         for kind, count in zip(program.groups, pages)
@@ -60,12 +67,31 @@ def forecast(program: Program, options: ExecutorOptions, pages: Sequence[int]) -
     largest = max((source.nbytes for source in program.sources.values()), default=0)
     samplers = threads * SAMPLER_BYTES * program.spec.vocab_size if runner.samples else 0
     return MemoryForecast(
-        use=MemoryUse(weights=weights.nbytes, kv=kv, arena=runner.nbytes, workspace=workspace),
+        use=MemoryUse(
+            weights=weights.nbytes + sum(head.nbytes for head in screens),
+            kv=kv,
+            arena=runner.nbytes,
+            workspace=workspace,
+        ),
         # Pages of the files are given back after each batch.
         loading=min(stored, BATCH_BYTES + largest),
         host=samplers + LAUNCH_BYTES * sum(len(list_) for list_ in launches.values()),
         untouched=runner.nbytes - few_rows.nbytes,
     )
+
+
+def _heads(
+    emitted: Sequence[tuple[str, Mapping[str, Any]]], weights: _SizedWeights, precise: bool
+) -> list[ScreenedHead]:
+    """The heads of greedy steps that a screen may serve, each weight once."""
+    heads = {}
+    for opcode, operands in emitted:
+        handle = operands.get("weight", -1)
+        if opcode == "head_argmax" and "bias" not in operands and len(weights.formats[handle]) == 1:
+            (format,), (rows, columns) = weights.formats[handle], weights.shapes[handle]
+            int8 = format == "q8_0" and not precise
+            heads[handle] = ScreenedHead(format=format, rows=rows, columns=columns, int8=int8)
+    return list(heads.values())
 
 
 def _with_heads_of(program: Program, rows: int) -> Program:
@@ -107,12 +133,13 @@ class _SizedRunner:
 
 
 class _SizedWeights:
-    """Handles of weights that are never packed: ``shapes`` are (rows, columns) by handle."""
+    """Handles of weights that are never packed: ``shapes`` (rows, columns) and the ``formats`` of panels by handle."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._handles: dict[WeightUse, int] = {}
         self.shapes: list[tuple[int, int]] = []
+        self.formats: list[tuple[str, ...]] = []
         self.nbytes = 0
 
     def handle(self, use: WeightUse) -> int:
@@ -128,8 +155,11 @@ class _SizedWeights:
         if use.kind in ("frequencies", "vector"):
             count = len(use.values) if use.kind == "frequencies" else sum(shape[0] for shape in shapes)
             self.shapes.append((count, 1))
+            self.formats.append(())
             self.nbytes += rounded((count + 16) * 4)
             return
         self.shapes.append((sum(shape[0] for shape in shapes), shapes[0][1]))
         formats = [type_.format if isinstance(type_, QuantType) else getattr(type_, "dtype", "") for type_ in types]
-        self.nbytes += rounded(sum(panel_bytes(PANELS.get(name, name), *shape) for name, shape in zip(formats, shapes)))
+        panels = tuple(PANELS.get(name, name) for name in formats)
+        self.formats.append(panels)
+        self.nbytes += rounded(sum(panel_bytes(name, *shape) for name, shape in zip(panels, shapes)))

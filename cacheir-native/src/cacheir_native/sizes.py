@@ -91,15 +91,8 @@ class Workspace:
             (FEW_TASKS * self.threads * chunks * QUERY_ROWS * (rounded(dim, 16) + 2) for dim in dims), default=0
         )
         scratch = max(rounded(columns), attend) + 64
-        worker = self._activations(8, columns) + _pieces(scratch * 4, self.rows * 4, self.rows * 4, self.rows)
-        return (
-            self._activations(self.rows, columns) + self.threads * worker + _pieces(self.rows * qkv * 4, partials * 4)
-        )
-
-    def _activations(self, rows: int, columns: int) -> int:
-        """Packed activations of one product (activation_buffer.h)."""
-        blocks = rows * -(-columns // BLOCK)
-        return _pieces(rows * (columns + 1) * 4, *[blocks * 4] * 5)
+        worker = activation_bytes(8, columns) + pieces(scratch * 4, self.rows * 4, self.rows * 4, self.rows)
+        return activation_bytes(self.rows, columns) + self.threads * worker + pieces(self.rows * qkv * 4, partials * 4)
 
     def _attend_floats(self, dim: int) -> int:
         padded = rounded(dim, 16)
@@ -107,6 +100,12 @@ class Workspace:
         return scratch + 64 + MOST_QUERY_ROWS * (padded + 2) + 64
 
 
-def _pieces(*sizes: int) -> int:
+def activation_bytes(rows: int, columns: int) -> int:
+    """Packed activations of one product (activation_buffer.h)."""
+    blocks = rows * -(-columns // BLOCK)
+    return pieces(rows * (columns + 1) * 4, *[blocks * 4] * 5)
+
+
+def pieces(*sizes: int) -> int:
     """Each allocation takes a whole number of cache lines, and one at least."""
     return sum(rounded(max(size, 1)) for size in sizes)
