@@ -161,6 +161,23 @@ void check_argmax_and_swiglu(std::mt19937& random, const KernelTable& table) {
   for (int m = 0; m < rows; ++m) CHECK(index[static_cast<size_t>(m)] == 20, "%s argmax of equals, row %d", table.name, m);
 }
 
+// Rows of int8 with what is no number, infinite, or so small that its inverse is: the other rows keep their bits.
+void check_odd_numbers(std::mt19937& random, const KernelTable& table) {
+  const int n = 37, columns = 64, rows = 5;
+  const check::Packed w = check::pack(random, Stored::q8_0, Panel::q8_0, n, columns);
+  std::vector<float> x = check::normal(random, rows * columns);
+  const std::vector<float> plain = product(table, w.matrix, Act::int8, x.data(), rows);
+  x[1 * columns + 3] = NAN;
+  x[2 * columns + 40] = INFINITY;
+  for (int k = 0; k < columns; ++k) x[static_cast<size_t>(3 * columns + k)] = k % 3 ? 1e-38f : 0;
+  const std::vector<float> odd = product(table, w.matrix, Act::int8, x.data(), rows);
+  for (int i = 0; i < rows * n; ++i) {
+    const size_t at = static_cast<size_t>(i);
+    const bool right = i / n == 3 ? std::fabs(odd[at]) < 1e-30f : i / n % 4 == 0 ? odd[at] == plain[at] : !std::isfinite(odd[at]);
+    CHECK(right, "%s row %d of odd numbers: %g, of plain ones %g", table.name, i / n, odd[at], plain[at]);
+  }
+}
+
 void check_halves() {
   for (int h = 0; h < 1 << 16; ++h) {
     const uint16_t half = static_cast<uint16_t>(h), got = half_to_bf16(half), expected = to_bf16(from_half(half));
@@ -203,6 +220,7 @@ int main() {
       for (bool precise : {false, true}) check_fused_rows(random, *table, format, precise);
     }
     check_argmax_and_swiglu(random, *table);
+    check_odd_numbers(random, *table);
   }
   return check::result("matmul");
 }
