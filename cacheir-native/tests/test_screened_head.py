@@ -53,6 +53,7 @@ def test_a_decoder_goes_the_same_way(make_tiny: Any, step: Any, name: str, preci
         counts = executor.counters()
         screens = executor._runner.screening()
         assert counts["screened_steps"] == (21 if screens else 0) and counts["screens_given_up"] == 0
+        assert counts["screen_saved_bytes"] == sum(screen["saved_bytes"] for screen in screens)
         assert bool(screens) == (screen == "always")
         executor.close()
     assert made["off"] == made["always"] and len(made["off"]) == 21

@@ -276,7 +276,7 @@ class NativeExecutor:
     def counters(self) -> Mapping[str, int]:
         """How often an op ran by its meaning, and what screened heads did (docs/native.md): ``screened_steps`` greedy
         calls of a head, ``whole_head_steps`` where the screen left too many rows, ``screened_panels`` of 16 rows that
-        were left, ``screens_given_up``. Nothing is compiled or captured after ``load``.
+        were left, ``screens_given_up``, ``screen_saved_bytes`` of weights. Nothing is compiled or captured after ``load``.
         """
         self._loaded()
         assert self._host is not None
@@ -290,6 +290,7 @@ class NativeExecutor:
             "whole_head_steps": sum(screen["too_many"] for screen in screens),
             "screened_panels": sum(screen["panels"] for screen in screens),
             "screens_given_up": sum(screen["given_up"] for screen in screens),
+            "screen_saved_bytes": sum(screen["saved_bytes"] for screen in screens),
         }
 
     def close(self) -> None:
