@@ -276,7 +276,8 @@ class NativeExecutor:
     def counters(self) -> Mapping[str, int]:
         """How often an op ran by its meaning, and what screened heads did (docs/native.md): ``screened_steps`` greedy
         calls of a head, ``whole_head_steps`` where the screen left too many rows, ``screened_panels`` of 16 rows that
-        were left, ``screens_given_up``, ``screen_saved_bytes`` of weights. Nothing is compiled or captured after ``load``.
+        were left, ``screens_given_up``, ``screen_saved_bytes`` (of weights). Nothing is compiled or captured after
+        ``load``.
         """
         self._loaded()
         assert self._host is not None
