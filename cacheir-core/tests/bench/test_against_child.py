@@ -16,6 +16,7 @@ from cacheir.bench.against import contestants
 from cacheir.bench.against.cells import chosen_cells
 from cacheir.bench.against.child import Child
 from cacheir.bench.against.contestants import Contestant
+from cacheir.errors import BackendError
 
 DECODE = chosen_cells(["decode-128"])[0]
 SERVE = Path(contestants.__file__).with_name("children") / "serve.py"
@@ -23,11 +24,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc and prctl are 
 
 # An engine that works in a process of its own, as vLLM does.
 WITH_WORKER = r"""
-import json, subprocess, sys
+import json, os, subprocess, sys
 code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ntime.sleep(600)"
 worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 worker.stdout.readline()
-print(json.dumps({"ready": {"worker": worker.pid}}), flush=True)
+print(json.dumps({"ready": {"worker": worker.pid, "own": os.getpid()}}), flush=True)
 for line in sys.stdin:
     print(json.dumps({"seconds": [0.5], "skipped_bytes": 7.0}), flush=True)
 """
@@ -61,6 +62,19 @@ def test_processes_of_an_engine_are_stopped_counted_and_ended_with_it() -> None:
         assert child.run(DECODE) == (0.5,) and child.said == {"skipped_bytes": 7.0}
         assert until(worker, "T")
     assert until(worker, ",Z,X")
+
+
+@linux
+def test_processes_of_an_engine_that_was_killed_are_ended_too() -> None:
+    with Child(Contestant(engine="vllm", setting="", command=(sys.executable, "-c", WITH_WORKER))) as child:
+        worker = child.facts["worker"]
+        assert until(worker, "T")
+        os.kill(child.facts["own"], signal.SIGKILL)
+        with pytest.raises(BackendError, match="vllm"):
+            child.run(DECODE)
+        assert until(worker, "S")
+    assert until(worker, ",Z,X")
+    child.close()
 
 
 @linux

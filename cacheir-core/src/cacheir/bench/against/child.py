@@ -83,8 +83,8 @@ class Child:
         return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
     def close(self) -> None:
-        """End the process. Closing twice is allowed."""
-        if self._process.poll() is None:
+        """End the process and those that it has started, which stay where it has ended alone. Twice is allowed."""
+        if not self._said.closed:
             self._kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
