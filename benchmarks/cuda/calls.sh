@@ -6,9 +6,10 @@ cd "$(dirname "$0")/../.." || exit 1
 export PYTHONPATH="cacheir-core/src:cacheir-cpu/src:cacheir-importers/src:cacheir-cuda/src:benchmarks/cuda"
 export CACHEIR_PLUGIN_MODULES="cacheir_cpu.plugin,cacheir_importers.plugin,cacheir_cuda.plugin" PYTHONUNBUFFERED=1
 export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
-OUT=${OUT:-/tmp/out} PACK=${PACK:-.vllm_pack} began=$(date +%s)
+SCRATCH=${TMPDIR:-/tmp}/cacheir-calls
+OUT=${OUT:-$SCRATCH/out} PACK=${PACK:-.vllm_pack} began=$(date +%s)
 export CACHEIR_MODELS=/dev/shm/models
-made=/tmp/made_$1
+made=$SCRATCH/made_${1:-}
 SMALL="qwen3-0.6b qwen3-1.7b r1-distill-1.5b" LARGE="qwen2.5-7b llama-3.1-8b"
 mkdir -p "$OUT" "$made" "$CACHEIR_MODELS"
 
@@ -34,9 +35,10 @@ write(Path(sys.argv[1]) / sys.argv[2], sys.argv[2])" "$CACHEIR_MODELS" "$name"
 
 # A copy of the packages whose QKV and O rings of the 7B and 8B shapes are the smaller ones that were timed first.
 small_rings() {
-  rm -rf /tmp/rings && mkdir /tmp/rings && cp -r cacheir-core cacheir-cpu cacheir-importers cacheir-cuda benchmarks /tmp/rings
+  rm -rf "$SCRATCH/rings" && mkdir "$SCRATCH/rings" &&
+    cp -r cacheir-core cacheir-cpu cacheir-importers cacheir-cuda benchmarks "$SCRATCH/rings"
   (
-    cd /tmp/rings/cacheir-cuda || exit 1
+    cd "$SCRATCH/rings/cacheir-cuda" || exit 1
     sed -i 's/3584, 16, 14, 2, 1, 9)/3584, 16, 14, 2, 1, 7)/; s/4096, 16, 16, 2, 1, 8)/4096, 16, 16, 2, 1, 6)/' cpp/decode_chain.cu
     sed -i 's/16, 14, 1, 9, fit=2/16, 14, 1, 7, fit=2/; s/16, 16, 1, 8, fit=2/16, 16, 1, 6, fit=2/' src/cacheir_cuda/chain/tiles.py
     nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -cubin -o src/cacheir_cuda/cubins/decode_chain.sm_90a.cubin \
@@ -48,7 +50,7 @@ small_rings() {
 beside() {
   BESIDE_TURN="$made/turn:$1:$2" BESIDE_BATCHES=$4 BESIDE_CELLS=$5 BESIDE_UNTIL=$((began + $6)) timeout -k 3 $((LAST + began - $(date +%s))) \
     python3 benchmarks/cuda/beside.py "$made/beside_vllm-in-process_$3.json" "$CACHEIR_MODELS/$3" vllm-in-process \
-    env -u PYTHONPATH PYTHONPATH=/tmp/vllm_site VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CACHE_ROOT=/tmp/vllm_cache \
+    env -u PYTHONPATH PYTHONPATH="$SCRATCH/vllm_site" VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CACHE_ROOT="$SCRATCH/vllm_cache" \
     python3 "$PACK/vllm_worker.py" "$CACHEIR_MODELS/$3" >"$made/beside_$3.txt" 2>"$made/beside_$3.err"
   say "$3 beside vLLM: exit status $?"
   cut -c1-170 "$made/beside_$3.txt" | tail -n 20
@@ -70,11 +72,11 @@ case ${1:-} in
   for name in $LARGE; do part 45 "shape_$name" python3 benchmarks/cuda/shape_run.py "$made/shape_$name.json" $name tokens; done
   wait
   for name in $LARGE; do
-    part 40 "rings_$name" env PYTHONPATH="$(echo "$PYTHONPATH" | sed 's,[^:]*,/tmp/rings/&,g')" \
+    part 40 "rings_$name" env PYTHONPATH="$(echo "$PYTHONPATH" | sed "s,[^:]*,$SCRATCH/rings/&,g")" \
       python3 benchmarks/cuda/shape_run.py "$made/rings_$name.json" $name tokens
   done
   ;;
-3) # 250 s: what is right or wrong, and no times: all parts beside each other
+3) # 260 s: what is right or wrong, and no times: all parts beside each other
   models $SMALL
   part 200 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies bits &
   for name in $SMALL; do
@@ -87,10 +89,10 @@ case ${1:-} in
   wait
   part 60 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --output "$made/tiles.json"
   ;;
-4 | 5) # beside vLLM; 4: one prompt and batch 128, three models, 400 s; 5: batches of 8 and 32, 7B and 8B, 300 s
+4 | 5) # beside vLLM; 4: one prompt and batch 128, three models, 400 s; 5: batches of 8 and 32, 7B and 8B, 340 s
   LAST=$([ "$1" = 4 ] && echo 400 || echo 330)
   export VLLM_KV_GIB=5
-  python3 "$PACK/unpack_vllm.py" "$PACK" /tmp/vllm_site >"$made/unpack.txt" 2>&1 &
+  python3 "$PACK/unpack_vllm.py" "$PACK" "$SCRATCH/vllm_site" >"$made/unpack.txt" 2>&1 &
   models $SMALL
   wait
   say "unpacked, models made"
@@ -107,7 +109,7 @@ case ${1:-} in
     beside 4 5 r1-distill-1.5b 8,32 none 295 &
   fi
   wait
-  [ "$1" = 5 ] && part 40 untried_vllm env PYTHONPATH="$PYTHONPATH:/tmp/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 \
+  [ "$1" = 5 ] && part 40 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 \
     python3 benchmarks/cuda/untried.py "$made/untried_vllm.json" qwen3 \
     "kernel paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill" \
     "kernel paged_attention_decode=cuda.adapter.flash_attention_vllm_decode"

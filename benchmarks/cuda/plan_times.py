@@ -1,7 +1,7 @@
 """How long the parts of calls.sh take by what is known of both engines: plan_times.py prints the table of plan.md.
 
-vLLM's times are its better mode's in ../shared/peers/vllm/results.md, of 7B and 8B an estimate (weights over 3.5 TB/s
-and 1 ms); ours are those of notes.md. Seconds of a round are of one sample of each cell and engine.
+vLLM's times are its better mode's as it was measured on an H200, of 7B and 8B an estimate (weights over 3.5 TB/s and
+1 ms); ours are those of notes.md. Seconds of a round are of one sample of each cell and engine.
 """
 
 from __future__ import annotations

@@ -365,8 +365,7 @@ def little_memory() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
-    folder = tmp_path_factory.mktemp("fuzz")
-    path, found = folder / "m.onnx", []
+    path, found = tmp_path_factory.mktemp("fuzz") / "m.onnx", []
     for operator, inputs, *stored in (*SIMPLE.values(), *WITH_CONSTANTS.values()):
         save(path, [operator], inputs, ["y"], stored=stored[0] if stored else {})
         found.append(path.read_bytes())
@@ -377,8 +376,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 600), st.integers(0, 3), st.binary(m
 
 
 def read_changed(seeds: tuple[Path, list[bytes]], number: int, changes: list[tuple[int, int, bytes]]) -> None:
-    path, known = seeds
-    data = known[number % len(known)]
+    path, data = seeds[0], seeds[1][number % len(seeds[1])]
     for place, length, piece in changes:
         place %= len(data) + 1
         data = data[:place] + piece + data[place + length :]
