@@ -102,3 +102,19 @@ def test_a_deadline_keeps_calls_short(fake):
         engine.generate([job(model, "one", [1, 2, 3], 300, job={"deadline": deadline})])
         assert most - 2 <= max(executor.ahead_calls) <= most
         assert not engine.state.counters.violations["run_ahead"]
+
+
+@pytest.mark.parametrize(("step", "most"), [(1e-3, 8), (4e-3, 6), (9e-3, 2), (24e-3, 1), (40e-3, 1)])
+def test_tokens_of_slow_steps_are_told_in_small_portions(fake, step, most):
+    """A call may last 150 ms, but a client gets its tokens every 25 ms, or step by step where a step takes longer."""
+    now, told = [0.0], []
+    executor, model = stopping(fake)
+    executor.fault = lambda given, row: now.__setitem__(0, now[0] + step)
+    engine = Engine(model, clock=lambda: now[0])
+    engine.submit(job(model, "one", [1, 2, 3], 200), lambda event: told.append((now[0], event)))
+    engine.run()
+    assert max(executor.ahead_calls) > 1
+    gaps = [round((after - before) / step) for before, after in zip([at for at, _ in told], [at for at, _ in told][1:])]
+    assert max(gaps) == most
+    assert ids_of([event for _, event in told]) == fake.expected(executor, [1, 2, 3], 200)
+    engine.close()

@@ -31,8 +31,10 @@ from cacheir.runtime.request import check_length
 NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
 # While the executor runs ahead, tokens of so many steps are applied in one go, which costs less than one by one; near
-# the end of half the steps that are left, since after the last one the device waits for the host.
+# the end of half the steps that are left, since after the last one the device waits for the host. Where steps are slow
+# fewer are applied at once: a client waits for its tokens no longer than in a short call.
 APPLY_STEPS = 8
+APPLY_SECONDS = AHEAD_SECONDS / 2
 
 
 class Engine:
@@ -276,7 +278,8 @@ class Engine:
         """
         tokens: list[list[int]] = [[] for _ in step.rows]
         errors: dict[int, str] = {}
-        steps, due = 0, min(APPLY_STEPS, plan.ahead // 2)
+        portion = max(1, min(APPLY_STEPS, int(APPLY_SECONDS / max(self._step_seconds, 1e-9))))
+        steps, due = 0, min(portion, plan.ahead // 2)
 
         def sink(rows: Sequence[RowOutput]) -> bool:
             nonlocal steps, due
@@ -288,7 +291,7 @@ class Engine:
             steps += 1
             if steps >= due:
                 self._take_ahead(plan, tokens)
-                due = steps + max(1, min(APPLY_STEPS, (plan.ahead - steps) // 2))
+                due = steps + max(1, min(portion, (plan.ahead - steps) // 2))
                 if not self.state.running:
                     return True
             return self.wanted()
