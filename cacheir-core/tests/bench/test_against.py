@@ -173,6 +173,9 @@ def test_no_round_is_begun_that_would_take_too_long(monkeypatch: pytest.MonkeyPa
     run = run_cell(DECODE, [FakeEngine(world, "cacheir", "", 1.0)], probe, samples=7, seconds=6.0, clock=world.clock)
     # A warm-up of 1 s, two readings of the probe, then rounds of 1.25 s.
     assert rounds_of(run, "cacheir") == [True] * 3
+    assert not run.refused
+    late = run_cell(DECODE, [FakeEngine(world, "cacheir", "", 1.0)], probe, samples=7, seconds=0.5, clock=world.clock)
+    assert rounds_of(late, "cacheir") == [] and "no round fitted into 0.5 s" in late.refused["cacheir"]
 
 
 def test_an_engine_that_fails_in_a_round_is_left_out_from_there_on_and_keeps_its_samples() -> None:

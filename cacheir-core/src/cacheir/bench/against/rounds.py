@@ -88,8 +88,8 @@ def run_cell(
 
     A round is one sample of each engine in turn, in the setting whose median was least when it was screened. As long
     as an engine has fewer than ``samples`` that count, up to ``extra`` further rounds follow. No round is begun that
-    would go beyond ``seconds`` of the cell if it took as long as the longest before it. An engine that fails at the
-    cell is left out from there on, with its reason.
+    would go beyond ``seconds`` of the cell if it took as long as the longest before it; where that leaves none, this
+    is the reason why an engine did not run. One that fails at the cell is left out from there on, with its reason.
     """
     began, longest = time.monotonic(), 0.0
     refused: dict[str, str] = {}
@@ -130,6 +130,9 @@ def run_cell(
             break
         kept = take(kept, "round", number)
         longest = max(longest, time.monotonic() - at)
+    compared = {sample.label for sample in found if sample.part == "round"}
+    unheard = [engine.contestant.label for engine, _ in kept if engine.contestant.label not in compared]
+    refused |= dict.fromkeys(unheard, f"no round fitted into {seconds:g} s, which its warm-ups and screening took")
     return CellRun(cell=cell, samples=tuple(found), refused=refused)
 
 
