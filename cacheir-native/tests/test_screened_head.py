@@ -75,3 +75,5 @@ def test_the_option() -> None:
     assert read_options({"screen": "always"}, {SCREEN_VARIABLE: "off"}).screen == "always"
     with pytest.raises(UsageError, match="screen is 'on', which is none of auto, off, always"):
         read_options({"screen": "on"}, {})
+    with pytest.raises(UsageError, match=f"{SCREEN_VARIABLE} is 'on', which is none of auto, off, always"):
+        read_options({}, {SCREEN_VARIABLE: "on"})

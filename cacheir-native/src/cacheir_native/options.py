@@ -33,6 +33,11 @@ class NativeOptions:
 
 
 def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> NativeOptions:
-    """What ``ExecutorOptions.extra`` says of the fields of ``NativeOptions``, else the environment, else defaults."""
+    """What ``ExecutorOptions.extra`` says of the fields of ``NativeOptions``, else the environment, else defaults.
+
+    UsageError for a value that none can be, in either.
+    """
     screen = environment.get(SCREEN_VARIABLE, "")
+    if screen and screen not in SCREENS:
+        raise UsageError(f"{SCREEN_VARIABLE} is {screen!r}, which is none of {', '.join(SCREENS)}")
     return NativeOptions(**{**({"screen": screen} if screen else {}), **extra})
