@@ -58,6 +58,36 @@ def test_requests_of_many_threads_get_their_own_tokens(fake):
     fake.assert_nothing_leaks(model)
 
 
+def test_who_drains_does_not_stop_the_steps_under_way(fake):
+    model, wanted = fake.open_fake(), []
+    with EngineThread(Engine(model)) as thread:
+
+        def fault(step, row):
+            wanted.append(thread.engine.wanted())
+            time.sleep(0.005)
+
+        listener = Listener()
+        thread.submit(job(model, "first", [1], 1), Listener())
+        assert thread.drain(300)
+        model.executor.fault = fault
+        thread.submit(job(model, "long", [1], 60), listener)
+        assert thread.drain(300) and listener.ended.is_set()
+        assert len(wanted) >= 60 and not any(wanted)
+    fake.assert_nothing_leaks(model)
+
+
+def test_a_step_that_does_not_end_keeps_nobody_who_drains(fake):
+    model, begun, gate, listener = fake.open_fake(), threading.Event(), threading.Event(), Listener()
+    model.executor.fault = lambda step, row: begun.set() or (None if gate.wait(300) else "late")
+    with EngineThread(Engine(model)) as thread:
+        thread.submit(job(model, "one", [1], 40), listener)
+        assert begun.wait(300)
+        assert not thread.drain(0.1) and not gate.is_set()
+        gate.set()
+        assert listener.ended.wait(300) and listener.events[-1].outcome == "cancelled"
+    fake.assert_nothing_leaks(model)
+
+
 def test_refusals_are_raised_at_the_caller_and_a_batch_is_taken_whole_or_not_at_all(fake):
     model = fake.open_fake()
     limits = EngineLimits(max_batch=1, max_rows=1, max_tokens=8, chunk_tokens=8, max_queue=3)

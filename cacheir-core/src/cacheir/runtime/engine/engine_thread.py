@@ -37,7 +37,7 @@ class EngineThread:
         self._closing = False
         self._draining = False
         self._beat = time.monotonic()
-        self._busy = False
+        self._busy = not engine.idle
         engine.wanted = self._wanted
         self._thread = threading.Thread(target=self._loop, name="cacheir-engine", daemon=True)
         self._thread.start()
@@ -94,11 +94,12 @@ class EngineThread:
         self._draining = True
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.alive:
-            try:
-                if self.call(lambda engine: engine.idle):
+            # Looked at from here: a command would end the call of ``run_ahead`` under way.
+            with self._wake:
+                if self._closing:  # which cancels what is left
+                    return False
+                if not self._busy and not self._commands:
                     return True
-            except UsageError:  # closed meanwhile, which cancels what is left
-                return False
             time.sleep(_POLL_SECONDS)
         self._queue(lambda engine: engine.close())
         return False
