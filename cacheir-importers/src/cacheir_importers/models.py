@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from cacheir.errors import UsageError
@@ -25,9 +27,23 @@ def find_smollm2() -> Path:
         raise UsageError(
             f"the model 'smollm2' comes with the distribution {SMOLLM2_DISTRIBUTION}, which is not installed", hint=hint
         )
-    for folder in package.submodule_search_locations or ():
-        for path in sorted(Path(folder).glob("*.gguf")):
-            return path
+    beside = (sorted(Path(folder).glob("*.gguf")) for folder in package.submodule_search_locations or ())
+    for path in chain(*beside, _recorded()):
+        return path
     raise UsageError(
         f"the installed distribution {SMOLLM2_DISTRIBUTION} has no .gguf file", hint=f"{hint} --force-reinstall"
     )
+
+
+def _recorded() -> Iterator[Path]:
+    """The distribution's own files: another package of its name, such as its sources in this folder, may come first."""
+    from importlib import metadata
+
+    try:
+        files = metadata.files(SMOLLM2_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return
+    for file in files or ():
+        path = Path(str(file.locate()))
+        if file.suffix == ".gguf" and path.is_file():
+            yield path
