@@ -109,7 +109,7 @@ def test_the_executors_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
         seat = ChainSeat()
         seat.load(plan, None, where, read_options(extra, nothing))  # type: ignore[arg-type]
         assert not seat.takes((), Slots())
-        steps = {"decode_chain_steps": 0, "rows_chain_steps": 0}
+        steps = {"decode_chain_steps": 0, "rows_chain_steps": 0, "rows_chain_prompts": 0}
         refused = {f"{name}_refused: {seat.refusal}": 1 for name in ("decode_chain", "rows_chain")}
         assert seat.counters() == {**steps, **refused}
         return seat.refusal

@@ -336,7 +336,7 @@ def test_a_run_reports_each_step_of_each_row(running: Any) -> None:
     assert device.ring.shape[1] == 4  # three rows in a graph of four
     assert seat.captures == 3  # of 1, 2 and 8 steps
     assert [one.token for one in seat.start(rows, staged, slots).finish()] == [0, 100, 200]
-    assert seat.counters() == {"rows_chain_steps": 12}
+    assert seat.counters() == {"rows_chain_steps": 12, "rows_chain_prompts": 0}
     seat.close_pages()
     assert not seat.takes(3)
     seat.close()

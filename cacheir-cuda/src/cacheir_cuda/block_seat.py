@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import torch
 
@@ -36,7 +37,7 @@ class BlockSeat:
         """``rows`` are the CUDA C++ kernels for few rows, which come first where they are there."""
         self._device, self._rows = device, rows
         self._dtype: torch.dtype = getattr(torch, options.cuda_dtype)
-        self._programmatic = options.programmatic_launch and device.type == "cuda"
+        self._asked = options.programmatic_launch and device.type == "cuda"
         self._space = Workspace(device)
         self._plans: dict[str, MainPlan] = {}
         self.reason = _why_not(options, asked)
@@ -58,23 +59,36 @@ class BlockSeat:
         """Whether main of ``mode`` runs as blocks, so that a device graph may hold a prompt too."""
         return mode in self._plans
 
+    def by_rows(self, mode: str) -> bool:
+        """Whether the CUDA C++ kernels run main of ``mode`` where it has few rows."""
+        return (
+            self._programmatic
+            and mode in self._plans
+            and self._rows is not None
+            and self._rows.is_main(self._plans[mode])
+        )
+
     def launches(self, mode: str, around: Surroundings) -> Sequence[BoundLaunch] | None:
         """Main of ``mode`` as blocks, None where it runs launch by launch."""
         if mode not in self._plans:
             return None
         from cacheir_cuda.block_launches import BlockKernels, block_launches
 
-        programmatic = self._programmatic and _hopper(self._device)
-        if programmatic and self._rows is not None:
-            few = self._rows.main(self._plans[mode], around, programmatic)
+        if self._programmatic and self._rows is not None:
+            few = self._rows.main(self._plans[mode], around, self._programmatic)
             if few is not None:
                 return few
         kernels = BlockKernels(
             dtype=self._dtype,
-            pdl=programmatic,
+            pdl=self._programmatic,
             triton_matmul=os.environ.get(MATMUL_VARIABLE) == "1",
         )
         return block_launches(self._plans[mode], around, kernels, self._space)
+
+    @cached_property
+    def _programmatic(self) -> bool:
+        """Whether a kernel may begin while the one before it ends; looked up once a device is there."""
+        return self._asked and torch.cuda.get_device_capability(self._device) >= (9, 0)
 
     def wanted_weights(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """(layout, recipes) of the resident weights that the blocks read."""
@@ -110,7 +124,3 @@ def _by_triton(launches: Sequence[Launch], kernels: Mapping[str, KernelSpec]) ->
         for choice in launch.choices
     }
     return all(kernel.startswith(_TRITON) for kernel in chosen if kernel in kernels)
-
-
-def _hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
-from cacheir.runtime.executor import RowOutput, Step
+from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
@@ -90,14 +92,7 @@ class PrefillGraphs:
             return outputs
         coming = coming_to_host(made.tokens)
 
-        def finish() -> tuple[RowOutput, ...]:
-            tokens = coming()
-            return tuple(
-                row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
-                for row, span in zip(step.rows, staged.head_spans)
-            )
-
-        return UnderWay(finish)
+        return UnderWay(lambda: prompt_outputs(step.rows, staged.head_spans, coming(), slots))
 
     def warm(self, sizes: PrefillSizes) -> None:
         """Run a step of padding alone."""
@@ -118,6 +113,22 @@ class PrefillGraphs:
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+
+
+def prompt_outputs(
+    rows: Sequence[Row], spans: Sequence[slice], tokens: NDArray[Any], slots: Slots
+) -> tuple[RowOutput, ...]:
+    """The outputs of ``rows`` from the greedy ``tokens`` i32 [R] of their head rows; slots keep their tokens."""
+    return tuple(
+        row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
+        for row, span in zip(rows, spans)
+    )
+
+
+def greedy_tokens(rows: Sequence[Row], slots: Slots) -> bool:
+    """Whether some of ``rows`` want their greedy token, and no row anything else."""
+    wanting = [row for row in rows if row.want != "nothing"]
+    return bool(wanting) and all(is_greedy(row, slots) for row in wanting)
 
 
 def fits_graph(staged: Staged) -> bool:
@@ -143,13 +154,11 @@ def powers_up_to(most: int) -> list[int]:
 
 def _sizes(step: Step, staged: Staged, program: Program, slots: Slots) -> PrefillSizes:
     most_tokens, most_rows = program.max_tokens, program.max_rows
-    greedy = all(row.want == "nothing" or is_greedy(row, slots) for row in step.rows)
-    wanted = any(row.want == "token" for row in step.rows)
     return PrefillSizes(
         tokens=bucket_of(staged.tokens, TOKENS, most_tokens),
         rows=bucket_of(staged.rows, powers_up_to(most_rows), most_rows),
         width=staged.inputs["page_table"].shape[1],
-        head="head.greedy" if greedy and wanted else "",
+        head="head.greedy" if greedy_tokens(step.rows, slots) else "",
     )
 
 

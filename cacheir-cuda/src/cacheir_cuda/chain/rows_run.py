@@ -19,6 +19,7 @@ from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
+from cacheir_cuda.chain.rows_prompts import RowsPrompts
 from cacheir_cuda.chain.run import split_steps, why_no_pages
 from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
 from cacheir_cuda.main_inputs import MainInputs
@@ -45,7 +46,8 @@ class RowsChain:
         self._step: RowsStep | None = None
         self._buffers: RowsBuffers | None = None
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self.captures = 0
+        self._prompts: RowsPrompts | None = None
+        self._captures = 0
 
     def open(self, pool: Pool, max_seq: int) -> None:
         """Take the pages of ``pool``, for sequences of up to ``max_seq`` tokens. Raises BackendUnavailable."""
@@ -55,7 +57,8 @@ class RowsChain:
             raise BackendUnavailable(reason)
         self._buffers = RowsBuffers(self._chain, self._device, max_seq)
         self._step = RowsStep(self._chain, self._weights, self._buffers, pool)
-        self._pool, self._max_seq = pool, max_seq
+        self._table_width, self._max_seq = -(-max_seq // pool.page_tokens), max_seq
+        self._prompts = RowsPrompts(self._step, self._module, self._table_width, self._device)
 
     def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` greedy steps of ``rows``, whose first inputs are ``staged``; how many were reported to ``sink``."""
@@ -78,6 +81,11 @@ class RowsChain:
 
         return UnderWay(finish)
 
+    def start_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
+        """One step of prompts on the device's queue; see ``RowsPrompts``."""
+        assert self._prompts is not None, "open comes first"
+        return self._prompts.start(rows, staged, slots)
+
     def layers(self, inputs: RowsInputs) -> tuple[Sequence[Callable[[], None]], RowsBuffers]:
         """Calls for the embedding and the kernels of each layer, in order, and where the rows are after them."""
         assert self._step is not None and self._buffers is not None, "open comes first"
@@ -90,12 +98,20 @@ class RowsChain:
         parts = [made[i : i + each] for i in range(0, len(made), each)]
         return [call([self._step.begin(inputs)]), *map(call, parts)], self._buffers
 
+    @property
+    def captures(self) -> int:
+        """How many graphs were recorded."""
+        return self._captures + (self._prompts.captures if self._prompts is not None else 0)
+
     def close_pages(self) -> None:
         """Let go of the graphs and of what is bound to pages."""
         for recorded in self._recorded.values():
             self._module.driver.destroy(list(recorded.graphs.values()))
         self._recorded.clear()
-        self._step = self._buffers = None
+        if self._prompts is not None:
+            self._captures += self._prompts.captures
+            self._prompts.close()
+        self._step = self._buffers = self._prompts = None
 
     def close(self) -> None:
         """Let go of everything."""
@@ -110,8 +126,7 @@ class RowsChain:
         assert self._step is not None, "open comes first"
         count = next(size for size in COUNTS if staged.rows <= size)
         if count not in self._recorded:
-            width = -(-self._max_seq // self._pool.page_tokens)
-            made = self._recorded[count] = _Recorded(count, width, self._max_seq, self._device)
+            made = self._recorded[count] = _Recorded(count, self._table_width, self._max_seq, self._device)
             made.begin = [self._step.begin(made.rows)]
         recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
         graphs = {steps: self._graph(recorded, steps) for steps in sizes}
@@ -136,7 +151,7 @@ class RowsChain:
                 produced = recorded.inputs.tensors["produced"]
                 launches.append(self._step.advance(recorded.rows, recorded.tokens, produced, number, steps))
             recorded.graphs[steps] = self._module.record(launches)
-            self.captures += 1
+            self._captures += 1
         return recorded.graphs[steps]
 
     def _check_running(self, recorded: _Recorded, count: int, number: int) -> None:

@@ -17,6 +17,7 @@ from cacheir_cuda.chain.rows_refusal import why_not_rows
 from cacheir_cuda.chain.rows_run import COUNTS, RowsChain
 from cacheir_cuda.layer_plan import MainPlan
 from cacheir_cuda.pool import Pool
+from cacheir_cuda.prefill_graphs import fits_graph, greedy_tokens
 from cacheir_cuda.under_way import UnderWay
 
 MOST_ROWS = COUNTS[-1]
@@ -29,12 +30,14 @@ class RowsSeat:
         self._rows: RowsChain | None = None
         self._chain: Chain | None = None
         self.refusal = "no program is loaded"
-        self.steps = 0
+        self.steps = self.prompts = 0
         self.others: set[str] = set()  # why main of a step was other than the chain
+        self._compared: dict[int, str] = {}  # by plan: why it is another than the chain
 
     def load(self, chain: Chain, weights: ChainWeights, device: torch.device) -> None:
         """Load the kernels for ``chain``."""
         self.refusal = why_not_rows(chain)
+        self._compared.clear()
         if self.refusal:
             return
         try:
@@ -69,16 +72,35 @@ class RowsSeat:
         self.steps += 1
         return self._rows.start(rows, staged, slots)
 
+    def takes_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> bool:
+        """Whether a step of prompts runs here whose main ``is_main``: few tokens, each row's greedy one or none."""
+        return not self.refusal and staged.tokens <= MOST_ROWS and fits_graph(staged) and greedy_tokens(rows, slots)
+
+    def start_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
+        """``RowsChain.start_prompt``."""
+        assert self._rows is not None
+        self.prompts += 1
+        return self._rows.start_prompt(rows, staged, slots)
+
+    def is_main(self, plan: MainPlan) -> bool:
+        """Whether the kernels are there and compute what ``plan`` does, for as many rows as they take."""
+        from cacheir_cuda.chain.rows_blocks import why_other
+
+        if self.refusal or self._chain is None:
+            return False
+        if id(plan) not in self._compared:
+            self._compared[id(plan)] = why_other(plan, self._chain)
+        reason = self._compared[id(plan)]
+        self.others |= {reason} - {""}
+        return not reason
+
     def main(self, plan: MainPlan, around: Surroundings, pdl: bool) -> Sequence[BoundLaunch] | None:
         """Main of a step as launches of the kernels, None where it has more rows than they take or is another."""
-        from cacheir_cuda.chain.rows_blocks import rows_launches, why_other
+        from cacheir_cuda.chain.rows_blocks import rows_launches
 
-        if self.refusal or self._rows is None or self._chain is None or around.rows > MOST_ROWS:
+        if around.rows > MOST_ROWS or not self.is_main(plan):
             return None
-        reason = why_other(plan, self._chain)
-        if reason:
-            self.others.add(reason)
-            return None
+        assert self._rows is not None
         return rows_launches(plan, around, self._rows, pdl)
 
     def close_pages(self) -> None:
@@ -90,7 +112,8 @@ class RowsSeat:
     def counters(self) -> dict[str, int]:
         """Steps that ran here, and why others do not."""
         reasons = {self.refusal, *self.others} - {""}
-        return {"rows_chain_steps": self.steps, **{f"rows_chain_refused: {reason}": 1 for reason in sorted(reasons)}}
+        ran = {"rows_chain_steps": self.steps, "rows_chain_prompts": self.prompts}
+        return {**ran, **{f"rows_chain_refused: {reason}": 1 for reason in sorted(reasons)}}
 
     @property
     def captures(self) -> int:

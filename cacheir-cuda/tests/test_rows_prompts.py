@@ -1,0 +1,247 @@
+"""Prompts of a few tokens as one graph of the kernels for several rows: what they are given, and whose tokens come."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend runs on it")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from cacheir.artifact.card import CompileOptions  # noqa: E402
+from cacheir.errors import BackendError  # noqa: E402
+from cacheir.ir.types import KVType  # noqa: E402
+from cacheir.runtime.executor import ExecutorOptions, Row, Step  # noqa: E402
+from cacheir.runtime.sampling import SamplingParams  # noqa: E402
+from cacheir.runtime.slots import Slots  # noqa: E402
+from cacheir.runtime.step_inputs import stage  # noqa: E402
+from cacheir.testing.hosts import plugin_host  # noqa: E402
+from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
+from cacheir_cuda.chain import rows_run, rows_tiles  # noqa: E402
+from cacheir_cuda.chain.launches import ChainWeights  # noqa: E402
+from cacheir_cuda.chain.recognise import Chain, ChainLayer  # noqa: E402
+from cacheir_cuda.chain.rows_seat import RowsSeat  # noqa: E402
+from cacheir_cuda.executor import CudaExecutor  # noqa: E402
+from cacheir_cuda.pool import Pool  # noqa: E402
+
+CPU, GREEDY = torch.device("cpu"), SamplingParams(max_tokens=9)
+PAGE_TOKENS, MAX_SEQ, LAYERS = 16, 64, 4
+
+
+def chain() -> Chain:
+    """Four layers of Qwen3-0.6B's shape; the weights are never read."""
+    turn = {"dims": 128, "theta": 1e6, "factors": (1.0,) * 64, "magnitude": 1.0}
+    layers = [
+        ChainLayer(
+            number=number, norm="n", qkv=("q", "k", "v"), biases=(), q_norm="qn", k_norm="kn", output="o",
+            feed_forward_norm="f", gate_up=("g", "u"), down="d",
+        )
+        for number in range(LAYERS)
+    ]  # fmt: skip
+    return Chain(
+        hidden=1024, feed_forward=3072, heads=16, kv_heads=8, vocabulary=1024, eps=1e-6, scale=0.1,
+        turn=tuple(turn.items()), embedding="e", final_norm="n", head="e", layers=tuple(layers),
+    )  # fmt: skip
+
+
+def numbers(address: int, count: int) -> np.ndarray:
+    """i32 [count] at ``address``, which a launch was given."""
+    return np.ctypeslib.as_array((ctypes.c_int * count).from_address(address))
+
+
+def token_of(token: int, position: int, page: int, first: int) -> int:
+    """What the stand-in for the kernels makes of the last token of a row, which begins at ``first``."""
+    return (7 * token + 131 * position + 17 * page + 5 * first) % 1000
+
+
+class Device:
+    """Reads and writes what the launches of a graph point to. ``late``: so many looks pass before the tokens come."""
+
+    def __init__(self) -> None:
+        self.driver = SimpleNamespace(replay=self.replay, destroy=self.destroy)
+        self.graphs: list[Any] = []
+        self.late, self.lost, self.failing, self.coming = 0, False, -1, None
+
+    def record(self, launches: Any) -> Any:
+        kernels = [one.kernel for one in launches]
+        assert kernels[0] == rows_tiles.BEGIN and kernels[-1] == rows_tiles.ADVANCE
+        assert kernels[-2].startswith("rows_head_") and len(kernels) == 3 + 6 * LAYERS
+        self.graphs.append(launches)
+        return launches
+
+    def destroy(self, graphs: Any) -> None:
+        for graph in graphs:
+            self.graphs.remove(graph)
+
+    def replay(self, launches: Any, stream: Any) -> None:
+        attention, advance = launches[2].arguments, launches[-1].arguments
+        count = advance.row_count
+        assert launches[0].blocks == launches[-1].blocks == count and not advance.steps
+        starts = numbers(attention.row_starts, attention.sequences + 1).tolist()
+        table = numbers(attention.page_table, attention.sequences * attention.table_width)
+        tokens, positions, slots = (
+            numbers(address, count) for address in (launches[0].arguments.tokens, attention.positions, attention.slots)
+        )
+        assert starts[0] == 0 and starts == sorted(starts)
+        assert (slots[starts[-1] :] == -1).all(), "what nobody asked for is kept nowhere"
+        made = np.full(count, 999, np.int32)
+        for sequence, (first, last) in enumerate(zip(starts, starts[1:])):
+            for row in range(first, last):
+                place = int(positions[row]) // PAGE_TOKENS
+                page = int(table[sequence * attention.table_width + place])
+                assert slots[row] == page * PAGE_TOKENS + positions[row] % PAGE_TOKENS
+                made[row] = token_of(int(tokens[row]), int(positions[row]), page, int(positions[first]))
+        if self.failing >= 0:
+            made[self.failing] = -1
+        assert not numbers(advance.produced, count).any()
+        self.coming = (numbers(advance.ring, count), made)
+        self.looks = 0
+
+    def look(self) -> bool:
+        """Whether the device is through; tokens come one by one before that, the last first."""
+        self.looks += 1
+        ring, made = self.coming
+        if self.lost:
+            return True
+        if self.looks > self.late:
+            ring[...] = made
+        else:
+            ring[-self.looks :] = made[-self.looks :]
+        return self.looks > self.late
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(device, seat) whose kernels are ``Device``."""
+    return opened(monkeypatch)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> tuple[Device, RowsSeat]:
+    device = Device()
+    over = SimpleNamespace(record=lambda stream: None, query=device.look, synchronize=lambda: None)
+    monkeypatch.setattr(rows_run, "KernelModule", lambda *_: device)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: over)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    seat = RowsSeat()
+    no_weights = SimpleNamespace(get=lambda layout, recipes: torch.zeros(1))
+    seat.load(chain(), ChainWeights(chain(), no_weights), CPU)  # type: ignore[arg-type]
+    seat.open(Pool(KVType(LAYERS, 8, 128, "bf16"), range(LAYERS), 40, PAGE_TOKENS, CPU), MAX_SEQ)
+    return device, seat
+
+
+def staged(rows: list[Row]) -> Any:
+    return stage(rows, [row.tokens for row in rows], 1, PAGE_TOKENS, MAX_SEQ // PAGE_TOKENS)
+
+
+def a_row(slot: int, tokens: list[int], position: int, want: str = "token") -> Row:
+    pages = tuple(4 * slot + page for page in range(-(-(position + len(tokens)) // PAGE_TOKENS)))
+    return Row(slot=slot, tokens=tuple(tokens), position=position, pages=(pages,), want=want, sampling=GREEDY)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Row]:
+    rows: list[Row] = []
+    left = draw(st.integers(1, 32))
+    while left:
+        count = draw(st.integers(1, left))
+        left -= count
+        tokens = draw(st.lists(st.integers(0, 1023), min_size=count, max_size=count))
+        want = draw(st.sampled_from(["token", "token", "nothing"]))
+        rows.append(a_row(len(rows), tokens, draw(st.integers(0, MAX_SEQ - count)), want))
+        if len(rows) == 10:
+            break
+    return rows
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(steps(), min_size=1, max_size=3))
+def test_each_row_gets_the_token_after_its_own_last_one(asked: list[list[Row]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        device, seat = opened(patch)
+        device.late = 2
+        for number, rows in enumerate(asked):
+            slots = Slots()
+            inputs = staged(rows)
+            assert seat.takes_prompt(rows, inputs, slots) is any(row.want == "token" for row in rows)
+            outputs = seat.start_prompt(rows, inputs, slots).finish()
+            for row, output in zip(rows, outputs, strict=True):
+                assert output.slot == row.slot and output.error is None
+                last = row.position + len(row.tokens) - 1
+                expected = token_of(row.tokens[-1], last, row.pages[0][last // PAGE_TOKENS], row.position)
+                wanted = expected if row.want == "token" else None
+                assert output.token == wanted and slots.of(row).last_token == wanted
+            assert seat.counters() == {"rows_chain_steps": 0, "rows_chain_prompts": number + 1}
+        made = {(len(numbers(one[-1].arguments.ring, one[-1].arguments.row_count)), one[2].arguments.sequences)
+                for one in device.graphs}  # fmt: skip
+        sizes = [(sum(len(row.tokens) for row in rows), len(rows)) for rows in asked]
+        assert made == {(max(8, _power(tokens)), _power(rows)) for tokens, rows in sizes}
+        assert seat.captures == len(made) == len(device.graphs)
+        seat.close_pages()
+        assert not device.graphs and seat.captures == len(made)
+
+
+def _power(count: int) -> int:
+    return next(1 << bit for bit in range(8) if count <= 1 << bit)
+
+
+def test_a_row_whose_logits_are_not_finite_fails_alone(running: Any) -> None:
+    device, seat = running
+    device.failing = 4
+    rows = [a_row(0, [5] * 3, 0), a_row(1, [7] * 2, 9), a_row(2, [9], 20)]
+    outputs = seat.start_prompt(rows, staged(rows), Slots()).finish()
+    assert [bool(one.error) for one in outputs] == [False, True, False]
+
+
+def test_tokens_that_never_come_are_an_error(running: Any) -> None:
+    device, seat = running
+    device.lost = True
+    rows = [a_row(0, [5] * 3, 0)]
+    with pytest.raises(BackendError, match="without the tokens of a prompt's 8 rows"):
+        seat.start_prompt(rows, staged(rows), Slots()).finish()
+
+
+def test_what_is_left_to_others(running: Any) -> None:
+    _, seat = running
+    slots = Slots()
+    few, many = [a_row(0, [5] * 32, 0)], [a_row(0, [5] * 33, 0)]
+    assert seat.takes_prompt(few, staged(few), slots) and not seat.takes_prompt(many, staged(many), slots)
+    for changed in ({"sampling": SamplingParams(temperature=0.8, seed=1)}, {"want": "logits"}, {"want": "nothing"}):
+        row = Row(slot=1, tokens=(5, 6), position=0, pages=((0,),), **{"sampling": GREEDY, "want": "token", **changed})
+        assert not seat.takes_prompt([row], staged([row]), slots)
+    row = Row(slot=2, tokens=(5, 6), position=0, pages=((0,),), want="token", want_at=(0, 1), sampling=GREEDY)
+    assert not seat.takes_prompt([row], staged([row]), slots)
+    seat.close_pages()
+    assert not seat.takes_prompt(few, staged(few), slots)
+
+
+def test_the_executor_asks_for_few_tokens_here_and_for_others_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for either; main must run by the kernels for several rows besides."""
+    monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    tiny = TinyProgram("grouped", plugin_host("cacheir_cuda.plugin"), CompileOptions(target="cuda"))
+    executor = CudaExecutor(ExecutorOptions(threads=1, installation=tiny.installation, page_tokens=PAGE_TOKENS))
+    executor.load(tiny.program, tiny.weights)
+    executor.open_pools([8])
+    asked: list[str] = []
+
+    def answers(name: str) -> Any:
+        return lambda *_, **__: asked.append(name) or ()
+
+    by_rows = [True]
+    executor._blocks = SimpleNamespace(takes=lambda mode: True, by_rows=lambda mode: by_rows[0], close=lambda: None)
+    executor._prefills.run = answers("graphs")  # type: ignore[method-assign]
+    seat = executor._chain.rows
+    seat.refusal, seat.start_prompt = "", answers("rows")  # type: ignore[method-assign]
+    step = Step(mode="prefill", rows=(a_row(0, [5, 6], 0),))
+    executor.submit(step)
+    by_rows[0] = False
+    executor.submit(step)
+    by_rows[0], seat.refusal = True, "the kernels are not there"
+    executor.submit(step)
+    assert asked == ["rows", "graphs", "graphs"]
+    executor.close()
