@@ -72,10 +72,15 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
 VLLM = (
     STAND_IN
     + """
+def is_fa_version_supported(version):
+    return version == 3
+
 def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None,
                            q_v=None, dropout_p=0.0, softmax_scale=None, causal=False, window_size=None, softcap=0.0,
-                           alibi_slopes=None, deterministic=False, return_attn_probs=False, block_table=None):
-    assert causal and cu_seqlens_k is None and k.shape[1] % 16 == 0 and max_seqlen_k == max(seqused_k)
+                           alibi_slopes=None, deterministic=False, return_attn_probs=False, block_table=None,
+                           fa_version=2):
+    assert fa_version == 3 and causal and cu_seqlens_k is None
+    assert k.shape[1] % 16 == 0 and max_seqlen_k == max(seqused_k)
     bounds = cu_seqlens_q.tolist()
     return torch.cat([
         _attend(q[a:b], _paged(k, pages, n), _paged(v, pages, n), softmax_scale, window_size[0], softcap)

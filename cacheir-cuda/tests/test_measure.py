@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +83,12 @@ def test_where_no_tile_runs() -> None:
 
     with pytest.raises(BackendError, match=r"no tile ran for Product.*no such instruction"):
         tune([Product(8, 8, 16)], never, **WHERE)
+
+
+def test_no_product_is_begun_when_the_time_is_over() -> None:
+    said: list[str] = []
+    assert tune([Product(8, 8, 16)], by_size, seconds=-1.0, progress=said.append, **WHERE) == []
+    assert said == ["Product(count=8, width=8, rows=16): not timed, the -1 seconds were over"]
 
 
 def test_a_tile_that_triton_cannot_make_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +169,16 @@ def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pyt
     assert {"cuda.torch.linear", "cuda.torch.rms_norm", "cuda.torch.paged_attention_prefill_sdpa"} <= kernels
     reason = "interpreter" if find_spec("triton") else "Triton is not installed"
     assert reason in report["skipped"]["cuda.triton.linear"]
+    assert "runs on a GPU alone" in report["skipped"]["cuda.adapter.flash_attention_vllm_prefill"]
     for row in report["rows"]:
         assert len(row["samples_s"]) == 7 and row["gb_per_s"] > 0 and row["tflop_per_s"] > 0
     assert set(report["fits"]["cuda.torch.linear"]) == {"t_fixed_us", "slope_gb_per_s"}
     only = suite.run({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
     assert {row["kernel"] for row in only["rows"]} == {"cuda.torch.rms_norm"}
-    for setting in ({"size": "3"}, {"scale": "0"}, {"kernel": "cuda.torch.silence"}):
+    monkeypatch.setattr(suite, "time", SimpleNamespace(monotonic=iter(range(0, 9999, 10)).__next__))
+    late = suite.run({"set": {"scale": "32", "seconds": "1"}})
+    assert not late["rows"] and late["skipped"]["cuda.torch.rms_norm"] == "the suite's seconds were over"
+    for setting in ({"size": "3"}, {"scale": "0"}, {"seconds": "now"}, {"kernel": "cuda.torch.silence"}):
         with pytest.raises(UsageError):
             suite.run({"set": setting})
 
@@ -177,12 +188,12 @@ def test_without_a_gpu_both_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     reason = "the device is the processor" if find_spec("triton") else "Triton is not installed"
     with pytest.raises(BackendUnavailable, match=f"nothing can be tuned here: {reason}"):
-        command("smollm2", tmp_path / "tiles.json", "bfloat16")
+        command("smollm2", tmp_path / "tiles.json", "bfloat16", 9.0)
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     monkeypatch.delenv("CACHEIR_CUDA_DEVICE")
     with pytest.raises(BackendUnavailable, match=r"cannot be timed: libcuda"):
         suite.run({})
     with pytest.raises(BackendUnavailable, match=r"nothing can be tuned here: libcuda"):
-        command("smollm2", tmp_path / "tiles.json", "bfloat16")
+        command("smollm2", tmp_path / "tiles.json", "bfloat16", 9.0)
     assert {spec.name for spec in plugin.cacheir_register_commands()} == {"tune"}

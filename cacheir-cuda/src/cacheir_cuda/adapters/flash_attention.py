@@ -117,9 +117,14 @@ def _over_pages(
         "window_size": list(_window(window)),
         "softcap": softcap,
     }
-    attend = import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
-    made = attend(q.to(keys.dtype), keys, values, **arguments)
+    library = import_module("vllm.vllm_flash_attn")
+    made = library.flash_attn_varlen_func(q.to(keys.dtype), keys, values, fa_version=_version(library), **arguments)
     out[: len(made)].copy_(made)
+
+
+def _version(library: Any) -> int:
+    """FlashAttention 3 where the library has it for this GPU, else 2, which is what it takes when nothing is said."""
+    return 3 if library.is_fa_version_supported(3) else 2
 
 
 def _window(window: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ def tune(
     model: str = typer.Argument(help="A model folder or file, or a named model, for its shapes alone."),
     output: Path = OUTPUT,
     cuda_dtype: str = typer.Option("bfloat16", help="How matrices are held: bfloat16 or float16."),
+    seconds: float = typer.Option(math.inf, min=0, help="Begin no product later than this; those left have no row."),
 ) -> None:
     """Time the tiles of a model's products on this GPU, and write the fastest to a table.
 
@@ -55,6 +57,7 @@ def tune(
         measure_on(device, getattr(torch, own.cuda_dtype)),
         dtype=own.cuda_dtype,
         device=torch.cuda.get_device_name(device),
+        seconds=seconds,
         progress=lambda text: print(text, file=sys.stderr),
     )
     write_table(output, merged(before, rows))

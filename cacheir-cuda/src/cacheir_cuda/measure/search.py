@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,11 +44,18 @@ def tune(
     *,
     dtype: str,
     device: str,
+    seconds: float = math.inf,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[TunedRow]:
-    """A row for each product. A candidate that does not run is passed over; BackendError where none runs."""
-    rows = []
+    """A row for each product. A candidate that does not run is passed over; BackendError where none runs.
+
+    No product is begun after ``seconds``: it has no row, and takes the default tile.
+    """
+    rows, began = [], time.monotonic()
     for product in wanted:
+        if time.monotonic() - began > seconds:
+            progress(f"{product}: not timed, the {seconds:g} seconds were over")
+            continue
         timed: list[tuple[float, TileConfig, Sequence[float]]] = []
         faults: list[str] = []
         for config in candidates(product):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from cacheir.ir.types import KVType
 from cacheir.plugins import KernelSpec
 from cacheir.plugins.ref import resolve
 from cacheir_cuda import plugin
+from cacheir_cuda.adapters.libraries import FLASH_ATTENTION, FLASHINFER, VLLM_FLASH_ATTENTION
 from cacheir_cuda.compiled import refusals as compiled_refusals
 from cacheir_cuda.kernels.triton_refusals import why_not_here
 from cacheir_cuda.measure.timing import line, seconds_of
@@ -25,7 +27,11 @@ from cacheir_cuda.probe import why_unavailable
 FORMAT = 1
 _COPIES_BYTES = 160 << 20  # more than three times an H200's L2: rotated operands come from memory
 _MOST_ROWS = 2048
-_SETTINGS = ("kernel", "scale")
+_SETTINGS = ("kernel", "scale", "seconds")
+_ADAPTER = "cuda.adapter."
+_LIBRARIES = {
+    "flash_attention_vllm": VLLM_FLASH_ATTENTION, "flash_attention": FLASH_ATTENTION, "flashinfer": FLASHINFER,
+}  # fmt: skip
 _HEADS, _KV_HEADS, _DIM = 16, 8, 128
 _ATTENTION = {"layer": 0, "scale": 0.088, "window": 0}
 
@@ -48,6 +54,7 @@ class Case:
 def run(options: Mapping[str, Any]) -> dict[str, Any]:
     """The report. ``--set kernel=NAME`` times one kernel, ``--set scale=N`` makes all sizes N times smaller.
 
+    ``--set seconds=N`` begins no kernel after N seconds: those left are skipped with that reason. Adapters come last.
     Raises BackendUnavailable, with the probe's reason, where the backend cannot run; UsageError for another setting.
     """
     reason = why_unavailable()
@@ -57,7 +64,7 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(given) - set(_SETTINGS))
     if unknown:
         raise UsageError(f"the suite cuda-kernels has no setting {unknown[0]!r}", hint=f"it has {', '.join(_SETTINGS)}")
-    scale = _whole(given.get("scale", "1"))
+    scale, seconds = _whole("scale", given.get("scale", "1"), 64), _whole("seconds", given.get("seconds", "3600"), 3600)
     own = read_options({})
     device, dtype = torch.device(own.device), getattr(torch, own.cuda_dtype)
     say = options.get("progress") or (lambda text: None)
@@ -65,10 +72,11 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
     named = {spec.name: spec for spec in plugin.cacheir_register_kernels() if spec.op in _CASES}
     if given.get("kernel", "") not in {"", *named}:
         raise UsageError(f"the suite has no kernel {given['kernel']!r}", hint=f"it has {', '.join(sorted(named))}")
-    for name, spec in sorted(named.items()):
-        if given.get("kernel") not in (None, name) or name.startswith("cuda.adapter."):
+    until = time.monotonic() + seconds
+    for name, spec in sorted(named.items(), key=lambda item: (item[0].startswith(_ADAPTER), item[0])):
+        if given.get("kernel") not in (None, name):
             continue
-        why = _why_not(spec)
+        why = _why_not(spec) or ("the suite's seconds were over" if time.monotonic() > until else None)
         if why:
             skipped[name] = why
             continue
@@ -92,6 +100,10 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
 def _why_not(spec: KernelSpec) -> str | None:
     if spec.target == "cuda.torch":
         return None
+    if spec.name.startswith(_ADAPTER):
+        place = spec.name.removeprefix(_ADAPTER)
+        library = next(library for prefix, library in _LIBRARIES.items() if place.startswith(prefix))
+        return library.why_not_here()
     return compiled_refusals.why_not_here() if spec.target == "cuda.cpp" else why_not_here()
 
 
@@ -117,9 +129,9 @@ def _fit(rows: list[dict[str, Any]]) -> dict[str, float] | None:
     return {"t_fixed_us": fixed * 1e6, "slope_gb_per_s": 1e-9 / slope if slope > 0 else 0.0}
 
 
-def _whole(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 64:
-        raise UsageError(f"--set scale={text} is no number from 1 to 64")
+def _whole(name: str, text: str, most: int) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= most:
+        raise UsageError(f"--set {name}={text} is no number from 1 to {most}")
     return int(text)
 
 
@@ -186,6 +198,7 @@ def _decode(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> 
     for rows, full in ((1, 512), (1, 4096), (32, 512), (128, 1024)):
         keys = full // scale
         pool, table = _pages(device, dtype, rows, keys)
+        pool.begin_step(list(range(rows + 1)), [keys] * rows)  # adapters want the lengths on the host
         q = torch.randn(rows, _HEADS, _DIM, device=device)
         last = torch.full((rows,), keys - 1, dtype=torch.int32, device=device)
         nbytes = 2 * rows * keys * _KV_HEADS * _DIM * pool.storage.itemsize
