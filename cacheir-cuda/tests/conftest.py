@@ -11,6 +11,7 @@ import os
 import pkgutil
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,23 @@ def interpreted(no_interpreter: None, monkeypatch: pytest.MonkeyPatch) -> None:
     if COMPILED:
         pytest.skip("compiled for a GPU in this run")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(scope="session")
+def qwen_chain() -> Any:
+    """The decode chain of four layers of Qwen3-0.6B's shape; the names of its weights stand for none."""
+    pytest.importorskip("torch", reason="PyTorch is not installed, and the backend runs on it")
+    from cacheir_cuda.chain.recognise import Chain, ChainLayer
+
+    turn = {"dims": 128, "theta": 1e6, "factors": (1.0,) * 64, "magnitude": 1.0}
+    layers = [
+        ChainLayer(
+            number=number, norm="n", qkv=("q", "k", "v"), biases=(), q_norm="qn", k_norm="kn", output="o",
+            feed_forward_norm="f", gate_up=("g", "u"), down="d",
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    return Chain(
+        hidden=1024, feed_forward=3072, heads=16, kv_heads=8, vocabulary=1024, eps=1e-6, scale=0.1,
+        turn=tuple(turn.items()), embedding="e", final_norm="n", head="e", layers=tuple(layers),
+    )  # fmt: skip

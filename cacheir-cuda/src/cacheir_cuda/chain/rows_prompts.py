@@ -39,16 +39,15 @@ class RowsPrompts:
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One step on the device's queue, whose rows want their greedy token or nothing."""
         recorded, stream = self._recorded_for(staged), torch.cuda.current_stream(self._device)
+        self._over.synchronize()  # whatever became of the step before, its ring and inputs are free from here on
         recorded.inputs.fill_up(staged.inputs, {"slots": -1, "row_starts": staged.tokens})
         recorded.ring[...] = EMPTY
         self._module.driver.replay(recorded.graph, stream.cuda_stream)
         self._over.record(stream)
 
         def finish() -> tuple[RowOutput, ...]:
-            # Those of all rows: what is not there yet would come into the ring of the step after.
-            while EMPTY in recorded.ring[0].tolist():
+            while EMPTY in (tokens := recorded.ring[0, staged.inputs["head_rows"]]):
                 self._check_running(recorded)
-            tokens = recorded.ring[0, staged.inputs["head_rows"]]
             return prompt_outputs(rows, staged.head_spans, tokens, slots)
 
         return UnderWay(finish)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from cacheir.errors import BackendError, BackendUnavailable
-from cacheir.runtime.executor import Row, RowOutput, Sink
+from cacheir.runtime.executor import Row, Sink
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain.driver_calls import Graph
@@ -65,21 +65,15 @@ class RowsChain:
         sizes = rising(n)
         recorded, launch = self._begun(staged, sizes)
         told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
-        done = tell_steps(sizes, launch, told, sink)
-        self._over.synchronize()  # the ring and the inputs are free again
-        return done
+        return tell_steps(sizes, launch, told, sink)
 
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One greedy step on the device's queue."""
         recorded, launch = self._begun(staged, (1,))
         launch(1)
 
-        def finish() -> tuple[RowOutput, ...]:
-            outputs = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))(0)
-            self._over.synchronize()
-            return outputs
-
-        return UnderWay(finish)
+        told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
+        return UnderWay(partial(told, 0))
 
     def start_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One step of prompts on the device's queue; see ``RowsPrompts``."""
@@ -105,6 +99,7 @@ class RowsChain:
 
     def close_pages(self) -> None:
         """Let go of the graphs and of what is bound to pages."""
+        self._over.synchronize()
         for recorded in self._recorded.values():
             self._module.driver.destroy(list(recorded.graphs.values()))
         self._recorded.clear()
@@ -128,6 +123,7 @@ class RowsChain:
         if count not in self._recorded:
             made = self._recorded[count] = _Recorded(count, self._table_width, self._max_seq, self._device)
             made.begin = [self._step.begin(made.rows)]
+        self._over.synchronize()  # whatever became of the run before, its ring and inputs are free from here on
         recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
         graphs = {steps: self._graph(recorded, steps) for steps in sizes}
         recorded.inputs.fill_up(staged.inputs, FREE_ROWS)

@@ -69,6 +69,7 @@ class DecodeChain:
         inputs, host, stream = staged.inputs, self._host_state, torch.cuda.current_stream(self._device)
         table, sizes = inputs["page_table"][0], split_steps(n)
         graphs = {steps: self.graph(steps) for steps in sizes}
+        self._over.synchronize()  # whatever became of the run before, its ring and state are free from here on
         host[0], host[1], host[2] = inputs["positions"][0], 0, inputs["tokens"][0]
         host[STATE_WORDS : STATE_WORDS + len(table)] = table
         self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
@@ -81,9 +82,7 @@ class DecodeChain:
             self._over.record(stream)
 
         told = RingReader(self._ring[:, None], (row,), slots, self._check_running)
-        done = tell_steps(sizes, launch, told, sink)
-        self._over.synchronize()  # the ring and the state are free again
-        return done
+        return tell_steps(sizes, launch, told, sink)
 
     def graph(self, steps: int) -> Graph:
         """The graph of ``steps`` steps, recorded when it is first asked for."""
@@ -106,6 +105,7 @@ class DecodeChain:
 
     def close_pages(self) -> None:
         """Let go of the graphs and of what is bound to pages."""
+        self._over.synchronize()
         self._driver.destroy(list(self._graphs.values()))
         self._graphs.clear()
         self._step = self._begin = None
