@@ -34,13 +34,13 @@ def ids(length: int, seed: int) -> list[int]:
 
 
 def opened(folder: Path, **options: str) -> Runtime:
-    """A model for 128 rows; ``options`` are the backend's, as its environment variables spell them."""
-    kv_dtype = options.pop("kv_dtype", "bf16")
+    """A model for 128 rows; ``options`` are the backend's, as its environment variables spell them, and the pools'."""
+    kv_dtype, kv_tokens = options.pop("kv_dtype", "bf16"), int(options.pop("kv_tokens", "65536"))
     names = {name: f"CACHEIR_CUDA_{name.upper()}" for name in options}
     os.environ.update({names[name]: value for name, value in options.items()})
     try:
         return Runtime(
-            folder, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype=kv_dtype, kv_tokens=65536,
+            folder, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype=kv_dtype, kv_tokens=kv_tokens,
             compile_options=CompileOptions(max_seq=4096, max_rows=128, max_tokens=2048),
         )  # fmt: skip
     finally:
@@ -63,7 +63,8 @@ def logits_parity(folder: Path, **options: str) -> dict[str, Any]:
     """Chunks and single tokens beside matrices and pages in float32 on the same GPU, launch by launch."""
     prompt = ids(1200, 5)
     cuts = [16, 17, 81, 721, 722, 1200]
-    with opened(folder, dtype="float32", kv_dtype="f32", blocks="0", chain="0") as runtime:
+    exact = {"dtype": "float32", "kv_dtype": "f32", "blocks": "0", "chain": "0"}
+    with opened(folder, **options | exact) as runtime:
         expected = logits_after(runtime, prompt, cuts)
     with opened(folder, **options) as runtime:
         found = logits_after(runtime, prompt, cuts)

@@ -5,8 +5,10 @@ The other engine is a process of its own (COMMAND). It writes a line of JSON onc
 one call, greedy, exactly n tokens for each prompt. Where the line has ``"busy": true`` it runs under a profiler and
 answers with ``"busy": {"seconds": s, "kernels": n}`` besides. Both get the same prompts, new ones in each round.
 
-BESIDE_ROUNDS, BESIDE_SECONDS, BESIDE_UNTIL, BESIDE_CELLS ("1x512x128,...": batch, prompt, output; "none" for none),
-BESIDE_BATCHES ("8,32,128", "" for none) and BESIDE_TURN (``beside_peer.Turn``) say how much is measured, and when.
+BESIDE_STAGES says what is measured, in this order, "singles;128x128x128;busy;judged" for example: cells as batch x
+prompt x output ("singles" for the twelve of one prompt, nothing for a stage of the others), the busy time of every
+cell so far, and whether answers part at clear places. BESIDE_UNTIL (no round begins later, seconds since the epoch),
+BESIDE_LAST (no busy time later), BESIDE_ROUNDS, BESIDE_TURN and BESIDE_READY (``beside_turns.Turns``) say when.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import os
 import statistics
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from beside_parting import Parting, judged, parting
-from beside_peer import Peer, Turn, telemetry
+from beside_peer import Peer, telemetry
+from beside_turns import Turns
+from device_busy import busy
 
 from cacheir import Runtime
 from cacheir.artifact.card import CompileOptions
@@ -30,26 +34,31 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.sampling import SamplingParams
 
-ALL_CELLS = ",".join(f"1x{prompt}x{output}" for prompt in (16, 512, 2048) for output in (1, 8, 32, 128))
-CELLS = [
-    (int(batch), int(prompt), int(output))
-    for batch, prompt, output in (
-        cell.split("x") for cell in (os.environ.get("BESIDE_CELLS") or ALL_CELLS).split(",") if cell != "none"
-    )
-]
-BATCHES = [(int(batch), 128, 128) for batch in os.environ.get("BESIDE_BATCHES", "8,32,128").split(",") if batch]
+Cell = tuple[int, int, int]  # batch, tokens of a prompt, tokens of an answer
+SINGLES: list[Cell] = [(1, prompt, output) for prompt in (16, 512, 2048) for output in (1, 8, 32, 128)]
+STAGES = os.environ.get("BESIDE_STAGES", "singles;8x128x128,32x128x128,128x128x128;busy;judged").split(";")
 WARM_UPS = 2
 ROUNDS = int(os.environ.get("BESIDE_ROUNDS", "20"))
-SECONDS = float(os.environ.get("BESIDE_SECONDS", "150"))
-UNTIL = float(os.environ.get("BESIDE_UNTIL", "inf"))  # seconds since the epoch
+UNTIL = float(os.environ.get("BESIDE_UNTIL", "inf"))
+LAST = float(os.environ.get("BESIDE_LAST", "inf"))
 MOST_JUDGED = 24  # partings that are judged: each takes a pass in float32
+
+
+def cells_of(stage: str) -> list[Cell]:
+    """The cells of a stage, none for one that is no measurement of times."""
+    if stage in ("busy", "judged", ""):
+        return []
+    if stage == "singles":
+        return SINGLES
+    parts = [[int(number) for number in cell.split("x")] for cell in stage.split(",")]
+    return [(batch, prompt, output) for batch, prompt, output in parts]
 
 
 def open_ours(model: str) -> Runtime:
     """As many rows at once as the largest batch, whole prompts of 2048 tokens in one step."""
-    rows = max(32, *(batch for batch, _, _ in CELLS + BATCHES))
+    rows = max(32, *(batch for stage in STAGES for batch, _, _ in cells_of(stage)))
     return Runtime(
-        model, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype="bf16", kv_tokens=max(32768, 512 * rows),
+        model, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype="bf16", kv_tokens=384 * rows,
         compile_options=CompileOptions(max_seq=4096, max_rows=rows, max_tokens=2048),
     )  # fmt: skip
 
@@ -73,82 +82,106 @@ def run_ours(runtime: Runtime, prompts: list[list[int]], output: int) -> tuple[f
     return taken, [[token for event in one for token in event.ids] for one in events]
 
 
-def busy_ours(runtime: Runtime, prompts: list[list[int]], output: int) -> dict[str, float]:
-    """Seconds in which one of our kernels ran, by torch's profiler: kernels that overlap count once."""
-    from torch.profiler import ProfilerActivity, profile
+@dataclass
+class Beside:
+    """Both engines of one model, and what was measured of them; ``keep`` writes all of it."""
 
-    with profile(activities=[ProfilerActivity.CUDA]) as made:
-        run_ours(runtime, prompts, output)
-        torch.cuda.synchronize()
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in made.events()
-        if str(event.device_type).endswith("CUDA")
-    )
-    busy, reached = 0.0, 0.0
-    for start, stop in spans:
-        busy += max(0.0, stop - max(start, reached))
-        reached = max(reached, stop)
-    return {"seconds": busy / 1e6, "kernels": len(spans)}
+    out: Path
+    peer: Peer
+    runtime: Runtime
+    vocabulary: int
+    made: dict[str, Any]
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(11))
+    partings: list[Parting] = field(default_factory=list)
+
+    def fresh(self, batch: int, length: int) -> list[list[int]]:
+        """Prompts that were never seen."""
+        return [[int(x) for x in self.random.integers(3, self.vocabulary - 3, length)] for _ in range(batch)]
+
+    def warm(self, cells: list[Cell]) -> None:
+        """Ours compiles while the other engine starts."""
+        for batch, length, output in cells:
+            run_ours(self.runtime, self.fresh(batch, length), min(output, 34))
+
+    def measure(self, cells: list[Cell]) -> None:
+        """``ROUNDS`` rounds after the warm-ups, or as many as there is time for; kept after each."""
+        rows: list[dict[str, Any]] = [
+            {"batch": b, "prompt": p, "output": o, "ours_s": [], "peer_s": [], "equal": []} for b, p, o in cells
+        ]
+        self.made["cells"] += rows
+        for number in range(WARM_UPS + ROUNDS if cells else 0):
+            if time.time() > UNTIL:
+                break
+            for (batch, length, output), row in zip(cells, rows):
+                prompts = self.fresh(batch, length)
+                theirs, tokens = self.peer.run(prompts, output)
+                ours, mine = run_ours(self.runtime, prompts, output)
+                assert all(len(one) == output for one in (*tokens, *mine)), "an answer has another length"
+                if number >= WARM_UPS:
+                    row["peer_s"].append(round(theirs, 7))
+                    row["ours_s"].append(round(ours, 7))
+                    row["equal"].append(sum(a == b for x, y in zip(mine, tokens) for a, b in zip(x, y)))
+                    self.partings += [found for found in map(parting, prompts, mine, tokens) if found]
+            self.made["telemetry"].append(telemetry())
+            self.made["counters"] = dict(self.runtime.counters())
+            self.keep()
+
+    def busy(self) -> None:
+        """How long the device was busy in one run of each cell, of either engine."""
+        for row in self.made["cells"]:
+            if time.time() > LAST or not row["ours_s"]:
+                continue
+            prompts, output = self.fresh(row["batch"], row["prompt"]), row["output"]
+            row["peer_busy"] = self.peer.busy(prompts, output)
+            row["ours_busy"] = busy(lambda p=prompts, n=output: run_ours(self.runtime, p, n))  # type: ignore[misc]
+            self.keep()
+
+    def judge(self, model: str) -> None:
+        """Of the answers that part, some; those of one prompt and short ones first, since a batch has many."""
+        few = sorted(self.partings, key=lambda found: len(found[0]))[:: max(1, len(self.partings) // MOST_JUDGED)]
+        self.made["partings"] = {
+            "answers": sum(len(row["equal"]) * row["batch"] for row in self.made["cells"]),
+            "parted": len(self.partings),
+            **judged(model, self.runtime, few[:MOST_JUDGED], [self.fresh(1, n)[0] for n in (16, 512, 2000)]),
+        }
+        self.keep()
+
+    def keep(self) -> None:
+        """Write what there is, whole or not at all."""
+        self.made["measured"] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        written = self.out.with_suffix(".part")
+        written.write_text(json.dumps(self.made) + "\n")
+        written.replace(self.out)
 
 
 def main() -> None:
-    """Alternate for ``BESIDE_ROUNDS`` rounds or ``BESIDE_SECONDS``, writing all samples after each round."""
+    """Every stage in its turn."""
     out, model, name, command = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
-    peer, turn = Peer(command), Turn(os.environ.get("BESIDE_TURN", ""))
+    turns = Turns(os.environ.get("BESIDE_TURN", ""), float(os.environ.get("BESIDE_READY", "inf")))
+    peer = Peer(command)
     vocabulary = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
-    random = np.random.default_rng(11)
-    cells = CELLS + BATCHES
-    partings: list[Parting] = []
-
-    def fresh(batch: int, length: int) -> list[list[int]]:
-        return [[int(x) for x in random.integers(3, vocabulary - 3, length)] for _ in range(batch)]
-
     made: dict[str, Any] = {"peer": name, "model": Path(model).name, "cells": [], "telemetry": []}
-    rows: list[dict[str, Any]] = [
-        {"batch": b, "prompt": p, "output": o, "ours_s": [], "peer_s": [], "equal": []} for b, p, o in cells
-    ]
-    made["cells"] = rows
     try:
         with open_ours(model) as runtime:
-            for batch, length, output in cells:  # ours compiles while the other starts
-                run_ours(runtime, fresh(batch, length), min(output, 34))
+            both = Beside(out, peer, runtime, vocabulary, made)
+            both.warm([cell for stage in STAGES for cell in cells_of(stage)])
+            print("ours is ready", flush=True)
             peer.wait_until_ready()
             made["peer_said"] = peer.said
-            print(f"{name} is ready", json.dumps(peer.said)[:300], flush=True)
-            turn.wait()
-            began = time.perf_counter()
-            for number in range(WARM_UPS + ROUNDS):
-                for (batch, length, output), row in zip(cells, rows):
-                    prompts = fresh(batch, length)
-                    theirs, tokens = peer.run(prompts, output)
-                    ours, mine = run_ours(runtime, prompts, output)
-                    assert all(len(one) == output for one in (*tokens, *mine)), "an answer has another length"
-                    if number >= WARM_UPS:
-                        row["peer_s"].append(round(theirs, 7))
-                        row["ours_s"].append(round(ours, 7))
-                        row["equal"].append(sum(a == b for x, y in zip(mine, tokens) for a, b in zip(x, y)))
-                        partings += [found for found in map(parting, prompts, mine, tokens) if found]
-                made["telemetry"].append(telemetry())
-                made["counters"] = dict(runtime.counters())
-                out.write_text(json.dumps(made) + "\n")
-                if time.perf_counter() - began > SECONDS or time.time() > UNTIL:
-                    break
-            for (batch, length, output), row in zip(cells, rows):
-                prompts = fresh(batch, length)
-                row["peer_busy"], row["ours_busy"] = peer.busy(prompts, output), busy_ours(runtime, prompts, output)
-            out.write_text(json.dumps(made) + "\n")
-            turn.done()
-            turn.wait_for_all()
-            # Those of one prompt first, and of short ones: a batch has many, and each costs a pass.
-            chosen = sorted(partings, key=lambda found: len(found[0]))[:: max(1, len(partings) // MOST_JUDGED)]
-            made["partings"] = {
-                "answers": sum(len(row["equal"]) * row["batch"] for row in rows), "parted": len(partings),
-                **judged(model, runtime, chosen[:MOST_JUDGED], [fresh(1, length)[0] for length in (16, 512, 2000)]),
-            }  # fmt: skip
-            out.write_text(json.dumps(made) + "\n")
+            print(f"{name} is ready", json.dumps(peer.said)[:200], telemetry(), flush=True)
+            turns.ready()
+            for number, stage in enumerate(stage for stage in STAGES if stage != "judged"):
+                turns.begin(number)
+                if stage == "busy":
+                    both.busy()
+                else:
+                    both.measure(cells_of(stage))
+                turns.end(number)
+            peer.close()
+            if "judged" in STAGES:
+                both.judge(model)
     finally:
-        turn.done()
+        turns.leave()
         peer.close()
         report(made)
 
@@ -163,8 +196,9 @@ def report(made: dict[str, Any]) -> None:
         if row["batch"] == 1:
             ratios.append(theirs / ours)
         rate = row["batch"] * row["output"] / ours * 1e3
-        busy = [row.get(key) for key in ("ours_busy", "peer_busy")]
-        said = " ".join(f"{1e3 * one['seconds']:.2f}" if one else "?" for one in busy)
+        said = " ".join(
+            f"{1e3 * one['seconds']:.2f}" if one else "?" for one in (row.get("ours_busy"), row.get("peer_busy"))
+        )
         print(
             f"batch {row['batch']:3d} prompt {row['prompt']:5d} output {row['output']:4d}: {ours:8.2f} ms, "
             f"{made['peer']} {theirs:8.2f} ms, {theirs / ours:5.2f}x, {rate:6.0f} tokens/s, "

@@ -1,11 +1,9 @@
-"""The other engine's process, whose turn it is on the GPU, and what the GPU says of itself meanwhile."""
+"""The other engine's process, and what the GPU says of itself meanwhile."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import time
-from pathlib import Path
 from typing import Any
 
 
@@ -55,48 +53,8 @@ class Peer:
         raise RuntimeError(f"the other engine ended with status {self._process.wait()}")
 
 
-class Turn:
-    """One of several measurements that open their engines together and run one after the other.
-
-    ``text`` is FOLDER:NUMBER:COUNT, "" for one alone. All wait until each is ready, or for ``seconds``.
-    """
-
-    def __init__(self, text: str, seconds: float = 240.0) -> None:
-        self._folder: Path | None = None
-        self._seconds = seconds
-        if text:
-            folder, number, count = text.rsplit(":", 2)
-            self._folder, self._number, self._count = Path(folder), int(number), int(count)
-            self._folder.mkdir(parents=True, exist_ok=True)
-
-    def wait(self) -> None:
-        """Say that this one is ready; go on when those before it are done."""
-        if self._folder is None:
-            return
-        (self._folder / f"ready.{self._number}").touch()
-        until = time.monotonic() + self._seconds
-        while len(list(self._folder.glob("ready.*"))) < self._count and time.monotonic() < until:
-            time.sleep(0.2)
-        while self._number and not (self._folder / f"done.{self._number - 1}").exists():
-            time.sleep(0.2)
-
-    def wait_for_all(self) -> None:
-        """Go on when nobody measures any more."""
-        until = time.monotonic() + self._seconds
-        while self._folder is not None and time.monotonic() < until:
-            if len(list(self._folder.glob("done.*"))) >= self._count:
-                return
-            time.sleep(0.2)
-
-    def done(self) -> None:
-        """Let the next one go on."""
-        if self._folder is not None:
-            (self._folder / f"ready.{self._number}").touch()
-            (self._folder / f"done.{self._number}").touch()
-
-
 def telemetry() -> dict[str, int]:
-    """Clock of the multiprocessors in MHz, power in watts, temperature in degrees; {} where NVML is not there."""
+    """Clock of the multiprocessors in MHz, power in watts, degrees, free memory in GiB; {} where NVML is not there."""
     try:
         import pynvml
     except ImportError:
@@ -107,4 +65,5 @@ def telemetry() -> dict[str, int]:
         "clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         "power_w": int(pynvml.nvmlDeviceGetPowerUsage(handle)) // 1000,
         "temperature_c": int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+        "free_gib": int(pynvml.nvmlDeviceGetMemoryInfo(handle).free) >> 30,
     }

@@ -1,123 +1,156 @@
 #!/bin/sh
-# The five calls that measure what report.md lists as not measured: calls.sh NUMBER. plan.md says what each part shows,
-# plan_times.py how long it takes. Everything goes to $OUT as one archive per call; each part has a limit of its own.
+# The calls that measure what report.md asks for: calls.sh vllm|times|checks, in this order while the machine is warm. plan.md
+# says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one archive per call; each part has a
+# limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression), PACK what vLLM is unpacked from.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export PYTHONPATH="cacheir-core/src:cacheir-cpu/src:cacheir-importers/src:cacheir-cuda/src:benchmarks/cuda"
 export CACHEIR_PLUGIN_MODULES="cacheir_cpu.plugin,cacheir_importers.plugin,cacheir_cuda.plugin" PYTHONUNBUFFERED=1
 export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
 SCRATCH=${TMPDIR:-/tmp}/cacheir-calls
-OUT=${OUT:-$SCRATCH/out} PACK=${PACK:-.vllm_pack} began=$(date +%s)
-export CACHEIR_MODELS=/dev/shm/models
-made=$SCRATCH/made_${1:-}
+OUT=${OUT:-$SCRATCH/out} PACK=${PACK:-.vllm_pack} began=$(date +%s) call=${1:-}
+made=$SCRATCH/made_$call
 SMALL="qwen3-0.6b qwen3-1.7b r1-distill-1.5b" LARGE="qwen2.5-7b llama-3.1-8b"
-mkdir -p "$OUT" "$made" "$CACHEIR_MODELS"
+mkdir -p "$OUT" && rm -rf "$made" && mkdir -p "$made" || exit 1
 
 say() { echo "[$(($(date +%s) - began)) s] $*"; }
 
+# 40 GB of models lie in memory where that much may lie there.
+if command -v nvidia-smi >/dev/null; then mount -o remount,size=64g /dev/shm 2>/dev/null; fi
+room=$(df -BG --output=avail /dev/shm | tail -n 1 | tr -dc 0-9)
+if [ "${room:-0}" -ge 45 ]; then place=/dev/shm/models; else place=$SCRATCH/models; fi
+[ -d "$SCRATCH/models" ] && place=$SCRATCH/models
+export CACHEIR_MODELS=$place
+mkdir -p "$place"
+if [ -n "${CUBINS:-}" ]; then
+  rm -rf cacheir-cuda/src/cacheir_cuda/cubins
+  python3 -c "import sys, tarfile; tarfile.open(sys.argv[1]).extractall('cacheir-cuda/src/cacheir_cuda', filter='data')" "$CUBINS" || exit 1
+fi
+say "room in memory ${room} GB, models in $place, $(ls cacheir-cuda/src/cacheir_cuda/cubins | wc -l) compiled files"
+
 # Part $2 within $1 seconds, its output kept; the last lines are shown.
 part() {
-  limit=$1 name=$2
+  part_limit=$1 part_name=$2
   shift 2
-  timeout -k 3 "$limit" "$@" >"$made/$name.txt" 2>&1
-  say "$name: exit status $?"
-  tail -n 6 "$made/$name.txt" | cut -c1-220
+  timeout -k 3 "$part_limit" "$@" >"$made/$part_name.txt" 2>&1
+  say "$part_name: exit status $?; $(tail -n 1 "$made/$part_name.txt" | cut -c1-250)"
 }
 
+# The named models one after the other, each whole or not at all.
 models() {
-  for name in "$@"; do
-    [ -d "$CACHEIR_MODELS/$name" ] || python3 -c "import sys; from pathlib import Path
-import random_models as made
-write = made.write_rolled if sys.argv[2] in ('qwen2.5-7b', 'llama-3.1-8b') else made.write_model
-write(Path(sys.argv[1]) / sys.argv[2], sys.argv[2])" "$CACHEIR_MODELS" "$name"
-  done
+  python3 -c "
+import sys
+from pathlib import Path
+import random_models
+for name in sys.argv[2:]:
+    folder, part = (Path(sys.argv[1]) / each for each in (name, 'part.' + name))
+    if not folder.exists():
+        large = name in ('qwen2.5-7b', 'llama-3.1-8b')
+        (random_models.write_rolled if large else random_models.write_model)(part, name)
+        part.rename(folder)
+" "$CACHEIR_MODELS" "$@" >>"$made/models.txt" 2>&1 || say "models: $(tail -n 1 "$made/models.txt")"
 }
 
-# A copy of the packages whose QKV and O rings of the 7B and 8B shapes are the smaller ones that were timed first.
-small_rings() {
-  rm -rf "$SCRATCH/rings" && mkdir "$SCRATCH/rings" &&
-    cp -r cacheir-core cacheir-cpu cacheir-importers cacheir-cuda benchmarks "$SCRATCH/rings"
-  (
-    cd "$SCRATCH/rings/cacheir-cuda" || exit 1
-    sed -i 's/3584, 16, 14, 2, 1, 9)/3584, 16, 14, 2, 1, 7)/; s/4096, 16, 16, 2, 1, 8)/4096, 16, 16, 2, 1, 6)/' cpp/decode_chain.cu
-    sed -i 's/16, 14, 1, 9, fit=2/16, 14, 1, 7, fit=2/; s/16, 16, 1, 8, fit=2/16, 16, 1, 6, fit=2/' src/cacheir_cuda/chain/tiles.py
-    nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -cubin -o src/cacheir_cuda/cubins/decode_chain.sm_90a.cubin \
-      cpp/decode_chain.cu && python3 cpp/write_manifest.py nvcc src/cacheir_cuda/cubins
-  )
+all_models() {
+  models $SMALL &
+  for name in $LARGE; do models "$name" & done
 }
 
-# One engine of vLLM beside ours: turn, how many take turns, model, batches, cells, measured until (seconds from now on).
+# Until the file or folder $2 is there, at most $1 seconds after the beginning.
+until_there() { until [ -e "$2" ] || [ $(($(date +%s) - began)) -gt "$1" ]; do sleep 0.3; done; }
+
+# One engine of vLLM beside ours: number, model, memory of vLLM's KV in GiB, further options of vLLM (JSON), stages.
 beside() {
-  BESIDE_TURN="$made/turn:$1:$2" BESIDE_BATCHES=$4 BESIDE_CELLS=$5 BESIDE_UNTIL=$((began + $6)) timeout -k 3 $((LAST + began - $(date +%s))) \
-    python3 benchmarks/cuda/beside.py "$made/beside_vllm-in-process_$3.json" "$CACHEIR_MODELS/$3" vllm-in-process \
-    env -u PYTHONPATH PYTHONPATH="$SCRATCH/vllm_site" VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CACHE_ROOT="$SCRATCH/vllm_cache" \
-    python3 "$PACK/vllm_worker.py" "$CACHEIR_MODELS/$3" >"$made/beside_$3.txt" 2>"$made/beside_$3.err"
-  say "$3 beside vLLM: exit status $?"
-  cut -c1-170 "$made/beside_$3.txt" | tail -n 20
+  until_there 120 "$SCRATCH/vllm_site/unpacked" && until_there 120 "$CACHEIR_MODELS/$2"
+  BESIDE_TURN="$made/turn:$1:5" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + 455)) \
+    BESIDE_LAST=$((began + 495)) OMP_NUM_THREADS=4 timeout -k 3 $((530 + began - $(date +%s))) \
+    python3 benchmarks/cuda/beside.py "$made/beside_vllm-in-process_$2.json" "$CACHEIR_MODELS/$2" vllm-in-process \
+    env -u PYTHONPATH -u OMP_NUM_THREADS PYTHONPATH="$SCRATCH/vllm_site" VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+    VLLM_CACHE_ROOT="$SCRATCH/vllm_cache" VLLM_KV_GIB="$3" VLLM_OPTIONS="$4" \
+    python3 "$PACK/vllm_worker.py" "$CACHEIR_MODELS/$2" >"$made/beside_$2.txt" 2>"$made/beside_$2.err"
+  say "$2 beside vLLM: exit status $?"
+  touch "$made/turn/ready.$1" "$made/turn/left.$1"
+  cut -c1-150 "$made/beside_$2.txt" | tail -n 18
 }
 
-case ${1:-} in
-1) # 300 s: batches, first tokens, stall, start; nothing else runs meanwhile
-  models $SMALL
-  for name in $SMALL; do
-    part 70 "batch_run_$name" python3 benchmarks/cuda/batch_run.py "$made/batch_run_$name.json" --model \
-      "$CACHEIR_MODELS/$name" throughput first_tokens
+# What there is so far, so that a call that is cut leaves it.
+archive() { tar czf "$OUT/call_$call.tgz.part" -C "$made" . && mv "$OUT/call_$call.tgz.part" "$OUT/call_$call.tgz"; }
+
+case $call in
+vllm) # 530 s: five engines of vLLM start together; then one model after the other, sample by sample in turn
+  (python3 "$PACK/unpack_vllm.py" "$PACK" "$SCRATCH/vllm_site" >"$made/unpack.txt" 2>&1 && touch "$SCRATCH/vllm_site/unpacked") &
+  all_models
+  (
+    until_there 120 "$SCRATCH/vllm_site/unpacked"
+    part 75 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 OMP_NUM_THREADS=2 \
+      python3 benchmarks/cuda/untried.py "$made/untried_vllm.json" qwen3 \
+      "kernel paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill" \
+      "kernel paged_attention_decode=cuda.adapter.flash_attention_vllm_decode"
+  ) &
+  mkdir -p "$made/turn"
+  sizes='"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]}, "max_num_seqs": 256'
+  small="singles;128x128x128;8x128x128,32x128x128;busy;judged" large="1x512x1,1x512x128;;;busy"
+  beside 0 qwen3-0.6b 5 "{$sizes}" "$small" &
+  beside 1 qwen3-1.7b 5 "{$sizes}" "$small" &
+  beside 2 r1-distill-1.5b 2 "{$sizes}" "$small" &
+  beside 3 qwen2.5-7b 1 "{$sizes, \"max_num_batched_tokens\": 4096}" "$large" &
+  beside 4 llama-3.1-8b 1 "{$sizes, \"max_num_batched_tokens\": 4096}" "$large" &
+  for at in 100 200 300 400; do
+    (until_there $at "$made/over" && [ ! -e "$made/over" ] && free -g | sed -n 2p && archive) &
   done
-  part 60 engine_run_host python3 benchmarks/cuda/engine_run.py "$made/engine_run_host.json" stall start
+  until_there 540 "$made/turn/left.0" && until_there 540 "$made/turn/left.1" && until_there 540 "$made/turn/left.2"
+  until_there 540 "$made/turn/left.3" && until_there 540 "$made/turn/left.4"
+  touch "$made/over" && wait
   ;;
-2) # 330 s: first and further tokens of five shapes; 7B and 8B with the smaller rings too
-  small_rings >"$made/rings_build.txt" 2>&1 &
-  models $SMALL $LARGE
-  for name in $SMALL; do part 45 "shape_$name" python3 benchmarks/cuda/shape_run.py "$made/shape_$name.json" $name first tokens; done
-  for name in $LARGE; do part 45 "shape_$name" python3 benchmarks/cuda/shape_run.py "$made/shape_$name.json" $name tokens; done
+times) # 110 s: first and further tokens and batches of five shapes, opened together, measured one after the other
+  all_models
+  mkdir -p "$made/turn"
+  number=0
+  for name in $SMALL $LARGE; do
+    wanted="first:16,512,2048 tokens:512"
+    case $SMALL in *$name*) wanted="$wanted throughput:8,32" ;; esac
+    (
+      until_there 60 "$CACHEIR_MODELS/$name"
+      part $((112 + began - $(date +%s))) "shape_$name" env SHAPE_TURN="$made/turn:$number:5" SHAPE_READY=$((began + 70)) \
+        OMP_NUM_THREADS=4 python3 benchmarks/cuda/shape_run.py "$made/shape_$name.json" "$name" $wanted
+      touch "$made/turn/ready.$number" "$made/turn/left.$number"
+      grep -h "first token at\|further token at\|: batch" "$made/shape_$name.txt" | cut -c1-100
+    ) &
+    number=$((number + 1))
+  done
   wait
-  for name in $LARGE; do
-    part 40 "rings_$name" env PYTHONPATH="$(echo "$PYTHONPATH" | sed "s,[^:]*,$SCRATCH/rings/&,g")" \
-      python3 benchmarks/cuda/shape_run.py "$made/rings_$name.json" $name tokens
-  done
   ;;
-3) # 260 s: what is right or wrong, and no times: all parts beside each other
+checks) # 190 s: what is right or wrong, all beside each other; then alone: the suite of kernels, tune
   models $SMALL
-  part 200 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies bits &
+  say "models made"
+  part 125 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies bits &
   for name in $SMALL; do
-    part 200 "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
+    part 110 "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
+    (
+      part 60 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" parity repeats
+      part 70 "rows_chain_$name" python3 benchmarks/cuda/rows_chain.py \
+        cacheir-cuda/src/cacheir_cuda/cubins/rows_chain.sm_90a.cubin "$name" products attention prompt ends step
+    ) &
   done
-  part 240 sanitize env OUT="$made" sh benchmarks/cuda/next_session.sh sanitize &
-  part 200 adapters python3 benchmarks/cuda/untried.py "$made/untried.json" qwen3 &
-  part 200 kit env CACHEIR_TEST_DEVICE=cuda OMP_NUM_THREADS=2 python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
+  part 115 sanitize env OUT="$made" SECONDS_EACH=100 sh benchmarks/cuda/next_session.sh sanitize &
+  (
+    part 90 untried python3 benchmarks/cuda/untried.py "$made/untried.json" qwen3
+    part 30 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" qwen3 \
+      "kernel linear=cuda.triton.matmul"
+  ) &
+  part 110 kit env CACHEIR_TEST_DEVICE=cuda OMP_NUM_THREADS=2 python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
     --import-mode=importlib cacheir-cuda/tests/test_conformance.py -k "Float16 or TritonKernels" &
   wait
-  part 60 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --output "$made/tiles.json"
-  ;;
-4 | 5) # beside vLLM; 4: one prompt and batch 128, three models, 400 s; 5: batches of 8 and 32, 7B and 8B, 340 s
-  LAST=$([ "$1" = 4 ] && echo 400 || echo 330)
-  export VLLM_KV_GIB=5
-  python3 "$PACK/unpack_vllm.py" "$PACK" "$SCRATCH/vllm_site" >"$made/unpack.txt" 2>&1 &
-  models $SMALL
-  wait
-  say "unpacked, models made"
-  if [ "$1" = 4 ]; then
-    beside 0 3 qwen3-0.6b 128 "" 205 &
-    beside 1 3 qwen3-1.7b 128 "" 290 &
-    beside 2 3 r1-distill-1.5b 128 "" 372 &
-  else
-    models $LARGE
-    beside 0 5 qwen2.5-7b "" 1x512x1,1x512x128 190 &
-    beside 1 5 llama-3.1-8b "" 1x512x1,1x512x128 217 &
-    beside 2 5 qwen3-0.6b 8,32 none 240 &
-    beside 3 5 qwen3-1.7b 8,32 none 266 &
-    beside 4 5 r1-distill-1.5b 8,32 none 295 &
-  fi
-  wait
-  [ "$1" = 5 ] && part 40 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 \
-    python3 benchmarks/cuda/untried.py "$made/untried_vllm.json" qwen3 \
-    "kernel paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill" \
-    "kernel paged_attention_decode=cuda.adapter.flash_attention_vllm_decode"
+  archive
+  cat "$made"/sanitized_*.txt | grep "exit status"
+  [ -e "$SCRATCH/vllm_site/unpacked" ] && export PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1
+  part 60 suite python3 -m cacheir benchmark --suite cuda-kernels --set seconds=40 --output "$made/cuda_kernels.json"
+  part 40 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --seconds 15 --output "$made/tiles.json"
   ;;
 *)
-  sed -n '2,3p' "$0"
+  sed -n '2,4p' "$0"
   exit 2
   ;;
 esac
-say "call $1 over"
-tar czf "$OUT/call_$1.tgz" -C "$made" .
+say "call $call over"
+archive

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from device_busy import busy_seconds
-from random_models import SHAPES, write_model
+from random_models import write_model
 from report_rows import ReportRows
-from safetensors.torch import load_file, save_file
 
 from cacheir import CompileOptions
 from cacheir.runtime.engine.engine import Engine
@@ -47,23 +46,10 @@ with Runtime(sys.argv[1], backend="cuda", kv_dtype="bf16", kv_tokens=32768) as r
 """
 
 
-def spread_head(folder: Path, name: str, deviation: float = 2.0) -> None:
-    """Scale each row of the head by exp(``deviation`` * N(0, 1)).
-
-    The logits of random weights lie so close together that rounding decides many tokens; those of rows that differ in
-    length do not.
-    """
-    tensors = load_file(folder / "model.safetensors")
-    head = tensors["model.embed_tokens.weight" if SHAPES[name][1].tied else "lm_head.weight"]
-    scales = torch.exp(deviation * torch.randn((len(head), 1), generator=torch.Generator().manual_seed(3)))
-    head.copy_((head.float() * scales).to(torch.bfloat16))
-    save_file(tensors, folder / "model.safetensors")
-
-
 def opened(folder: Path, **options: Any) -> CudaRuntime:
     """A model for 64 rows, pages in bfloat16 unless said otherwise."""
     compiled = CompileOptions(max_seq=2048, max_rows=64, max_tokens=2048)
-    given = {"kv_dtype": "bf16", "kv_tokens": 65536, "chunk_tokens": 2048, "max_seq": 2048, **options}
+    given = {"kv_dtype": "bf16", "kv_tokens": 32768, "chunk_tokens": 2048, "max_seq": 2048, **options}
     return CudaRuntime(folder, compile_options=compiled, **given)
 
 
@@ -237,8 +223,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(given[1]) if given else Path(place) / "qwen3-0.6b"
         if not given:
-            write_model(folder, "qwen3-0.6b")
-            spread_head(folder, "qwen3-0.6b")
+            write_model(folder, "qwen3-0.6b", spread=2.0)
+            torch.cuda.empty_cache()
         keep("companies", lambda: companies(folder))
         keep("bits", lambda: bits(folder))
         keep("stall", lambda: stall(folder))

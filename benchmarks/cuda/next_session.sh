@@ -5,7 +5,7 @@
 #   rows      Qwen3-0.6B: float16, KV int8 and fp8, forced kernels, --batch-invariant's bits and cost, warm-up, memory
 #   models    Qwen3-1.7B and R1-Distill-1.5B: prompts and batches; then the decode chain's parity with 50 repeats
 #   tune      tiles of the three models' products, and the batches again with the table
-#   sanitize  compute-sanitizer's memcheck and racecheck: a tiny model's steps, the decode chain, kernels of single ops
+#   sanitize  compute-sanitizer's memcheck and racecheck: a tiny model's steps, the CUDA C++ chains of four shapes, kernels of single ops
 #   vllm      needs vLLM unpacked and VLLM_PYTHON: whole answers in turn, batch 128 too; adapters over its FlashAttention
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -30,11 +30,11 @@ kit() { # name, files and options of pytest
   tail -n 15 "$OUT/$name.txt"
 }
 
-# The command behind tool $1 of compute-sanitizer, as part $2; all eight take 90 s beside each other.
+# The command behind tool $1 of compute-sanitizer, as part $2.
 checked() {
   tool=$1 part=$2
   shift 2
-  timeout -k 2 90 compute-sanitizer --tool "$tool" --error-exitcode 9 "$@" >"$OUT/sanitized_${tool}_$part.txt" 2>&1
+  timeout -k 2 "${SECONDS_EACH:-90}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$@" >"$OUT/sanitized_${tool}_$part.txt" 2>&1
   echo "$tool $part: exit status $?" >>"$OUT/sanitized_${tool}_$part.txt"
 }
 
@@ -73,12 +73,12 @@ tune)
   ;;
 sanitize)
   for tool in memcheck racecheck; do
-    for part in launches graphs chain; do checked $tool $part python3 benchmarks/cuda/sanitized.py $part & done
+    for part in launches graphs qwen3-0.6b qwen3-1.7b r1-distill-1.5b llama-3.1-8b; do checked $tool $part python3 benchmarks/cuda/sanitized.py $part & done
     CACHEIR_TEST_DEVICE=cuda checked $tool ops python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
       --import-mode=importlib cacheir-cuda/tests/test_compiled_ops.py &
   done
   wait
-  tail -n 4 "$OUT"/sanitized_*.txt
+  for found in "$OUT"/sanitized_*.txt; do tail -n 1 "$found"; done
   ;;
 vllm)
   for name in ${MODELS:-qwen3-0.6b}; do beside "$name"; done

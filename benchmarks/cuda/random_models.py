@@ -33,13 +33,20 @@ SHAPES: dict[str, tuple[str, TinyShape]] = {
 }  # fmt: skip
 
 
-def write_model(folder: Path, name: str, device: str = "cuda", seed: int = 7) -> dict[str, torch.Tensor]:
+def write_model(
+    folder: Path, name: str, device: str = "cuda", seed: int = 7, spread: float = 0.0
+) -> dict[str, torch.Tensor]:
     """Write the model ``name`` to ``folder``: matrices N(0, 0.02), norms N(1, 0.1), bfloat16, no tokenizer.
 
-    Returns the tensors, on ``device``.
+    Each row of the head is scaled by exp(``spread`` * N(0, 1)): the logits of random weights lie so close together that
+    rounding decides many tokens; those of rows that differ in length do not. Returns the tensors, on ``device``.
     """
     generator = torch.Generator(device).manual_seed(seed)
     tensors = {key: _draw(size, mean, generator, device) for key, size, mean in parameters(name)}
+    if spread:
+        head = tensors["model.embed_tokens.weight" if SHAPES[name][1].tied else "lm_head.weight"]
+        drawn = torch.randn((len(head), 1), generator=torch.Generator().manual_seed(3))
+        head.copy_((head.float() * torch.exp(spread * drawn).to(device)).to(torch.bfloat16))
     _write_config(folder, name)
     save_file({key: value.cpu() for key, value in tensors.items()}, folder / "model.safetensors")
     return tensors

@@ -71,10 +71,10 @@ def main() -> None:
     folder = Path(sys.argv[2])
     rows = ReportRows(Path(sys.argv[1]), [])
     rows.made["model"] = folder.name
-    with opened(folder) as runtime:
+    with opened(folder, kv_tokens="16384") as runtime:
         rows.keep("repeats", lambda: repeats(runtime))
         rows.keep("sampled", lambda: sampled(runtime))
-    rows.keep("logits", lambda: logits_parity(folder))
+    rows.keep("logits", lambda: logits_parity(folder, kv_tokens="8192"))
 
 
 if __name__ == "__main__":

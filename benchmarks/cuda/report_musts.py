@@ -1,7 +1,8 @@
 """Each must of the issue beside what the raw samples here say of it; what none says is "not measured".
 
-A figure is taken from the first of its sources that has it. Some figures stand in notes.md alone, since the samples of
-that run were not kept: they are told beside, and do not count as measured.
+A figure is taken from the newest of its sources, better or not: each file says when it was ``measured``. Older files,
+which do not, come last, in the order of ``measured``'s readers. A figure of notes.md alone, whose samples were not
+kept, is told beside, and does not count as measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ NOTED = {  # model and what -> the figure of notes.md whose samples were not kep
 COMPANIES = (
     "batch 1", "batch 4", "batch 8", "batch 16", "chunks of 64", "prefix hits", "forks", "preempted", "spilled",
 )  # fmt: skip
-CHECKED = [f"{tool} {part}" for tool in ("memcheck", "racecheck") for part in ("launches", "graphs", "chain", "ops")]
+CHECKED = [
+    f"{tool} {part}"
+    for tool in ("memcheck", "racecheck")
+    for part in ("launches", "graphs", "ops", "qwen3-0.6b", "qwen3-1.7b", "r1-distill-1.5b", "llama-3.1-8b")
+]
 FORCED = (
     "paged_attention_prefill=cuda.adapter.flash_attention_prefill",
     "paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill",
@@ -42,8 +47,11 @@ FORCED = (
     "rms_norm=cuda.cpp.rms_norm", "linear=cuda.cpp.linear", "fused_swiglu=cuda.cpp.fused_swiglu",
     "paged_attention_decode=cuda.cpp.paged_attention_decode_batched",
     "paged_attention_decode=cuda.cpp.paged_attention_decode_reduced",
-    "fused_rmsnorm_qkv_rope=cuda.cpp.fused_rmsnorm_qkv_rope",
+    "fused_rmsnorm_qkv_rope=cuda.cpp.fused_rmsnorm_qkv_rope", "linear=cuda.triton.matmul",
+    "paged_attention_prefill=cuda.torch.paged_attention_prefill_sdpa",
 )  # fmt: skip
+# Reasons of a forced kernel that was not run: its library is missing, or its switch was off in that file's run.
+_NOT_RUN = ("is not installed", "unless CACHEIR_", "switches on")
 
 
 @dataclass(frozen=True)
@@ -60,11 +68,12 @@ class Must:
 
 @dataclass(frozen=True)
 class Found:
-    """A figure, of how many samples, and the file that has them."""
+    """A figure, of how many samples, the file that has them, and when that was measured ("" where it does not say)."""
 
     value: float
     samples: int
     file: str
+    measured: str = ""
 
 
 def musts() -> Iterator[Must]:
@@ -78,6 +87,8 @@ def musts() -> Iterator[Must]:
         yield Must("1", model, "repeats of 50 that differ, one row", 0, "")
         yield Must("1", model, "repeats of 50 that differ, 8 and 32 rows", 0, "")
         yield Must("1", model, "repeats of sampled batches that differ", 0, "")
+        yield Must("1", model, "kernels of several rows beside float32: wrong", 0, "")
+        yield Must("1", model, "logits of chunks beside float32: clear positions wrong", 0, "")
     for company in COMPANIES:
         yield Must("1", "qwen3-0.6b", f"{company}: answers that part at a clear place", 0, "")
         yield Must("1", "qwen3-0.6b", f"{company}: bits differ under --batch-invariant", 0, "")
@@ -135,7 +146,7 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def measured(folder: Path) -> dict[tuple[str, str], Found]:
-    """By model and what; of several files the first one, the newest builds' before the others'."""
+    """By model and what, the newest that there is; of those that do not say when, the first."""
     made: dict[tuple[str, str], Found] = {}
     readers = (
         ("batch_run_q*.json", _batch_run), ("batch_run_r1*.json", _batch_run), ("shape_*.json", _shape),
@@ -147,13 +158,20 @@ def measured(folder: Path) -> dict[tuple[str, str], Found]:
         for path in sorted(folder.glob(pattern)):
             given = json.loads(path.read_text())
             if isinstance(given, dict):
+                when = given.get("measured", "")
                 stem = path.stem.removeprefix("batch_run_").removeprefix("shape_")
                 for model, what, value, samples in read(given, stem):
-                    made.setdefault((NAMES.get(model, model), what), Found(value, samples, path.name))
+                    key = NAMES.get(model, model), what
+                    if key not in made or when > made[key].measured:
+                        made[key] = Found(value, samples, path.name, when)
     for path in sorted(folder.glob("sanitized_*.txt")):
-        said = re.search(r"^(\w+ \w+): exit status (\d+)$", path.read_text(), re.MULTILINE)
+        said = re.search(r"^(\w+ [\w.-]+): exit status (\d+)$", path.read_text(), re.MULTILINE)
         if said:
             made["tiny", f"compute-sanitizer {said[1]}: exit status"] = Found(int(said[2]), 1, path.name)
+    for path in sorted(folder.glob("rows_chain_*.txt")):
+        said_of = [line.partition(" ")[0] for line in path.read_text().splitlines() if line[:5] in ("ok   ", "WRONG")]
+        what = "kernels of several rows beside float32: wrong"
+        made[path.stem.removeprefix("rows_chain_"), what] = Found(said_of.count("WRONG"), len(said_of), path.name)
     return made
 
 
@@ -188,6 +206,9 @@ def _shape(made: Mapping[str, Any], stem: str) -> Figures:
         yield stem, f"prefill of {prompt}", row["tflops"], count
     for prompt, row in _part(made, "tokens").items():
         yield stem, f"further token at {prompt}", statistics.median(row["samples_ms"]), len(row["samples_ms"])
+    for batch, row in _part(made, "throughput").items():
+        rate = 128e3 * int(batch) / statistics.median(row["samples_ms"])
+        yield stem, f"batch {batch}", rate, len(row["samples_ms"])
 
 
 def _chain(made: Mapping[str, Any], stem: str) -> Figures:
@@ -255,6 +276,10 @@ def _repeats(made: Mapping[str, Any], stem: str) -> Figures:
     if repeats:
         differing = sum(repeats["of"] - repeats[name] for name in ("batch 8", "batch 32", "prompt 16"))
         yield model, "repeats of 50 that differ, 8 and 32 rows", differing, 3 * repeats["of"]
+    logits = _part(made, "logits")
+    if logits:
+        what = "logits of chunks beside float32: clear positions wrong"
+        yield model, what, logits["wrong_clear"], len(logits["relative_error"])
     if sampled:
         yield model, "repeats of sampled batches that differ", sampled["of"] - sampled["repeats_equal"], sampled["of"]
 
@@ -262,5 +287,6 @@ def _repeats(made: Mapping[str, Any], stem: str) -> Figures:
 def _untried(made: Mapping[str, Any], stem: str) -> Figures:
     for name in FORCED:
         row = made.get(f"kernel {name}")
-        if isinstance(row, dict):
+        refused = isinstance(row, dict) and any(words in row.get("failed", "") for words in _NOT_RUN)
+        if isinstance(row, dict) and not refused:
             yield "qwen3", f"forced {name}: failures", int("failed" in row), 1

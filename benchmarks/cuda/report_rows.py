@@ -28,5 +28,6 @@ class ReportRows:
             self.made[name] = run()
         except Exception as error:  # noqa: BLE001  a row that failed is a row of the report
             self.made[name] = {"failed": f"{type(error).__name__}: {error}"[:2500]}
+        self.made["measured"] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         self._out.write_text(json.dumps(self.made, indent=1) + "\n")
         print(f"{name} [{time.perf_counter() - began:.0f} s]", json.dumps(self.made[name])[:1200], flush=True)

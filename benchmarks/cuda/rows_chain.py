@@ -1,6 +1,6 @@
 """The CUDA C++ kernels for several rows on a GPU, each beside float32 torch, then whole steps and their times.
 
-python rows_chain.py CUBIN MODEL PART: PART is products, attention, prompt, ends, step, times, kernels or variants.
+python rows_chain.py CUBIN MODEL PART...: products, attention, prompt, ends, step, times, kernels or variants.
 """
 
 from __future__ import annotations
@@ -284,11 +284,14 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
 
 
 def main() -> None:
-    """Run one part."""
-    run, layers = PARTS[sys.argv[3]]
-    with torch.no_grad():
-        run(Bench(Path(sys.argv[1]), sys.argv[2], layers))
-    torch.cuda.synchronize()
+    """Run the parts, each with a model of its own."""
+    for part in sys.argv[3:]:
+        run, layers = PARTS[part]
+        with torch.no_grad():
+            run(Bench(Path(sys.argv[1]), sys.argv[2], layers))
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        print(part, "is over", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Small steps for compute-sanitizer: python sanitized.py PART; PART is launches, graphs or chain.
+"""Small steps for compute-sanitizer: python sanitized.py PART; PART is launches, graphs or a named shape.
 
 ``launches`` runs a tiny model launch by launch: ragged prompts, single rows, three rows, greedy and sampled. ``graphs``
-records the same. ``chain`` is Qwen3-0.6B with few layers: the CUDA C++ kernels of one row and of several.
+records the same. A shape of ``random_models`` runs with few layers: its CUDA C++ kernels of one row, of short prompts,
+and of each number of rows that has kernels of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from cacheir.runtime.sampling import SamplingParams
 from cacheir_cuda.runtime import CudaRuntime
 from cacheir_importers.tiny import write_tiny
 
-LAYERS, VOCABULARY, TOKENS = 4, 4096, 6
+LAYERS, VOCABULARY, TOKENS = 2, 4096, 4
 PROMPTS = (1, 17, 37)  # tokens: less than a page, one more than one, some pages
 OPTIONS: dict[str, dict[str, Any]] = {
     "launches": {"use_cuda_graph": False, "decode_chain": False},
     "graphs": {"decode_chain": False},
-    "chain": {},
 }
 
 
@@ -48,20 +48,20 @@ def main() -> None:
     part = sys.argv[1]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
-        if part == "chain":
-            family, shape = SHAPES["qwen3-0.6b"]
+        if part in SHAPES:
+            family, shape = SHAPES[part]
             SHAPES["few layers"] = family, replace(shape, layers=LAYERS, vocab=VOCABULARY, positions=512)
             write_model(folder, "few layers")
         else:
             write_tiny(folder, family="qwen3")
-        compiled = CompileOptions(max_rows=16, max_tokens=64)
+        compiled = CompileOptions(max_rows=32, max_tokens=64)
         with CudaRuntime(
-            folder, compile_options=compiled, kv_dtype="bf16", chunk_tokens=32, **OPTIONS[part]
+            folder, compile_options=compiled, kv_dtype="bf16", chunk_tokens=32, kv_tokens=4096, **OPTIONS.get(part, {})
         ) as runtime:
             spec = runtime.artifact.program.spec
             assert spec is not None
-            for count in (1, 3):
-                for temperature in (0.0, 0.8) if part != "chain" else (0.0,):
+            for count in (1, 3) if part in OPTIONS else (1, 3, 12, 20):
+                for temperature in (0.0, 0.8) if part in OPTIONS else (0.0,):
                     made = answers(runtime, count, spec.vocab_size, temperature)
                     assert [len(tokens) for tokens in made] == [TOKENS] * count, made
             print(part, "tokens came;", {name: n for name, n in runtime.counters().items() if n})

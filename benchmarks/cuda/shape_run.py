@@ -1,7 +1,9 @@
-"""One named shape on a GPU: first tokens, time per token, a prompt's stages. python shape_run.py OUT MODEL [PART...]
+"""One named shape on a GPU: first and further tokens, batches, stages. python shape_run.py OUT MODEL [PART...]
 
 OUT is a JSON file that is written after each part; MODEL is one of ``random_models.SHAPES``, made where
-CACHEIR_MODELS says, once. PART is any of first, tokens, stages, kernels, parity (all but the last by default).
+CACHEIR_MODELS says, once. PART is any of first, tokens, throughput, stages, kernels, parity (first, tokens, stages and
+kernels by default); "first:16,512" names prompts, "throughput:8,32" batches. With SHAPE_TURN (``beside_turns.Turns``)
+several shapes are opened and warmed up together, and then measured one after the other.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from beside_turns import Turns
 from decode_chain import parity
 from random_models import SHAPES, write_model, write_rolled
 from report_rows import ReportRows
@@ -24,11 +28,14 @@ from safetensors.torch import load_file
 
 from cacheir import Runtime
 from cacheir.compile_work import CompileOptions
+from cacheir.runtime.engine.engine import Engine
+from cacheir.runtime.engine.job import Job
+from cacheir.runtime.sampling import SamplingParams
 from cacheir_cuda import executor, prefill_graphs
 
-PROMPTS = (16, 512, 2048)
+PROMPTS, BATCHES = (16, 512, 2048), (8, 32)
 LARGE = 2_000_000_000  # parameters from which a model is written by rolling one layer
-MOST_SECONDS = 3.0
+MOST_SECONDS = 12.0
 
 
 def opened(folder: Path) -> Runtime:
@@ -53,10 +60,10 @@ def prefill_flops(name: str, tokens: int) -> float:
     return 2.0 * matrices * tokens + attention
 
 
-def first(runtime: Runtime, name: str) -> dict[str, Any]:
+def first(runtime: Runtime, name: str, prompts: Sequence[int] = (*PROMPTS, 3900)) -> dict[str, Any]:
     """Milliseconds of the first token by prompt, wall clock, the id visible to the host; TFLOP/s of it."""
     made: dict[str, Any] = {}
-    for length in (*PROMPTS, 3900):
+    for length in prompts:
 
         def once(sample: int, length: int = length) -> float:
             prompt = ids(length, 1000 * length + sample)
@@ -72,10 +79,10 @@ def first(runtime: Runtime, name: str) -> dict[str, Any]:
     return made
 
 
-def tokens(runtime: Runtime, name: str) -> dict[str, Any]:
+def tokens(runtime: Runtime, name: str, prompts: Sequence[int] = PROMPTS) -> dict[str, Any]:
     """Milliseconds of each further token by prompt, wall clock over 128 of them."""
     made: dict[str, Any] = {}
-    for length in PROMPTS:
+    for length in prompts:
 
         def once(sample: int, length: int = length) -> float:
             prompt = ids(length, 77 * length + sample)
@@ -85,6 +92,32 @@ def tokens(runtime: Runtime, name: str) -> dict[str, Any]:
         taken = _samples(once)
         made[str(length)] = {"median_ms": statistics.median(taken), "samples_ms": taken}
         print(f"{name}: each further token at {length}: {statistics.median(taken):.3f} ms", flush=True)
+    return made
+
+
+def throughput(runtime: Runtime, name: str, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
+    """Output tokens a second through the engine, 128 in and 128 out, prompts inside the time."""
+    made: dict[str, Any] = {}
+    for batch in batches:
+
+        def once(sample: int, batch: int = batch) -> float:
+            engine = Engine(runtime.model)
+            params = SamplingParams(max_tokens=128, ignore_eos=True, temperature=0.0)
+            jobs = [
+                Job(id=str(n), ids=tuple(ids(128, 100000 * batch + 200 * sample + n)), sampling=params, reuse=False)
+                for n in range(batch)
+            ]
+            began = time.perf_counter()
+            events = engine.generate(jobs)
+            taken = time.perf_counter() - began
+            engine.close()
+            assert all(sum(len(event.ids) for event in one) == 128 for one in events), "an answer has another length"
+            return 1e3 * taken
+
+        taken = _samples(once)
+        rate = 128e3 * batch / statistics.median(taken)
+        made[str(batch)] = {"median_ms": statistics.median(taken), "tokens_per_s": rate, "samples_ms": taken}
+        print(f"{name}: batch {batch}: {rate:.0f} tokens/s, {statistics.median(taken):.1f} ms", flush=True)
     return made
 
 
@@ -155,6 +188,7 @@ def main() -> None:
     """Each part in turn."""
     out, name, parts = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or ["first", "tokens", "stages", "kernels"]
     rows = ReportRows(out, [])
+    turns = Turns(os.environ.get("SHAPE_TURN", ""), float(os.environ.get("SHAPE_READY", "inf")))
     rows.made["model"] = name
     place = Path(os.environ.get("CACHEIR_MODELS", tempfile.gettempdir())) / name
     if not place.exists():
@@ -165,16 +199,39 @@ def main() -> None:
     with opened(place) as runtime:
         rows.keep("open_s", lambda: time.perf_counter() - began)
         rows.keep("memory", lambda: vars(runtime.memory()))
-        runs: dict[str, Callable[[], Any]] = {
-            "first": lambda: first(runtime, name),
-            "tokens": lambda: tokens(runtime, name),
-            "stages": lambda: stages(runtime),
-            "kernels": lambda: kernels(runtime),
+        runs: dict[str, Callable[..., Any]] = {
+            "first": partial(first, runtime, name),
+            "tokens": partial(tokens, runtime, name),
+            "throughput": partial(throughput, runtime, name),
+            "stages": partial(stages, runtime),
+            "kernels": partial(kernels, runtime),
             "parity": lambda: parity(runtime, load_file(place / "model.safetensors", device="cuda"), name),
         }
-        for part in parts:
-            rows.keep(part, runs[part])
-        rows.keep("counters", lambda: dict(runtime.counters()))
+        cut = [part.partition(":") for part in parts]
+        asked = [(part, [int(each) for each in given.split(",") if each]) for part, _, given in cut]
+        try:
+            if os.environ.get("SHAPE_TURN"):
+                rows.keep("warm_s", lambda: _timed(lambda: _warm(runtime, asked)))
+            turns.ready()
+            turns.begin(0)
+            for part, given in asked:
+                rows.keep(part, partial(runs[part], *([given] if given else [])))
+            rows.keep("counters", lambda: dict(runtime.counters()))
+        finally:
+            turns.leave()
+
+
+def _warm(runtime: Runtime, asked: Sequence[tuple[str, list[int]]]) -> None:
+    """Everything once, so that no kernel is compiled and no graph recorded in another shape's turn."""
+    for part, given in asked:
+        for each in given or (BATCHES if part == "throughput" else PROMPTS):
+            count, length = (each, 128) if part == "throughput" else (1, each)
+            engine = Engine(runtime.model)
+            params = SamplingParams(max_tokens=1 if part == "first" else 128, ignore_eos=True, temperature=0.0)
+            engine.generate(
+                [Job(id=str(n), ids=tuple(ids(length, n)), sampling=params, reuse=False) for n in range(count)]
+            )
+            engine.close()
 
 
 def _timed(run: Callable[[], Any]) -> float:

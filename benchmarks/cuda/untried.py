@@ -27,6 +27,7 @@ from cacheir.runtime.executor import ExecutorOptions
 from cacheir.runtime.sampling import SamplingParams
 from cacheir_cuda.runtime import CudaRuntime
 from cacheir_importers.tiny import write_tiny
+from cacheir_importers.tiny_config import TinyShape
 
 FORCED = (
     "paged_attention_prefill=cuda.adapter.flash_attention_prefill",
@@ -45,6 +46,7 @@ FORCED = (
     "fused_rmsnorm_qkv_rope=cuda.cpp.fused_rmsnorm_qkv_rope",
 )
 TOKENS = 32
+SMALL = TinyShape(hidden=512, heads=4, kv_heads=2, head_dim=128, feed_forward=1024)  # heads that every library takes
 
 
 def opened(folder: Path, *, kernels: Mapping[str, str] | None = None, **options: Any) -> CudaRuntime:
@@ -149,7 +151,7 @@ def main() -> None:
         folder = Path(model)
         if not folder.exists():
             folder = Path(place) / model
-            write_tiny(folder, family=model)
+            write_tiny(folder, family=model, shape=SMALL)
         rows.keep("default", lambda: row(folder))
         for text in FORCED:
             op, _, name = text.partition("=")
