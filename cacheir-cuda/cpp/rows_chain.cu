@@ -35,7 +35,7 @@
     append<HEADS, KV_HEADS, NORMED>(a);                                                                                  \
   }
 #define STREAM(EPILOGUE, K, WARPS, STAGES, ROW_TILES)                                                                      \
-  extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)                                                            \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, ROW_TILES == 1 ? 2 : 1)                                       \
       rows_stream_##EPILOGUE##_k##K##_w##WARPS##_s##STAGES##_c##ROW_TILES(const __grid_constant__ RowsProductArguments a) { \
     rows_stream<K, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES>(a);                                                     \
   }

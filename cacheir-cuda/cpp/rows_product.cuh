@@ -50,24 +50,29 @@ __device__ __forceinline__ void bring_pages(const RowsProductArguments &a) {
 constexpr __host__ __device__ int sums_stride(int tiles) { return tiles * 16 + 4; }
 constexpr __host__ __device__ int sums_of_warp(int tiles, int row_tiles) { return row_tiles * 8 * sums_stride(tiles) + 8; }
 
-// 1 / the root of the mean square of each row, into `scales`; a warp takes every WARPS-th row.
+// 1 / the root of the mean square of each row, into `scales`.  A few lanes take a row, and all that a lane reads is under way
+// at once: after the wait each turn of reads costs the latency of L2.
 template <int K, int R, int WARPS>
 __device__ __forceinline__ void row_scales(const float *squares, int count, float eps, float *scales) {
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  constexpr int FIT = WARPS * 32 / R, LANES = FIT >= 32 ? 32 : FIT >= 16 ? 16 : FIT >= 8 ? 8 : 4;
+  constexpr int AT_ONCE = LANES == 32 ? 3 : LANES == 16 ? 4 : 6;
+  static_assert(R * LANES <= WARPS * 32 && R * LANES % 32 == 0, "whole warps");
+  const int row = threadIdx.x / LANES, part = threadIdx.x % LANES;
+  if (row >= R) return;
+  float sum = 0;
+#pragma unroll 1
+  for (int first = 0; first < count; first += AT_ONCE * 4 * LANES) {
+    float4 v[AT_ONCE];
 #pragma unroll
-  for (int first = 0; first < R; first += WARPS) {
-    const int row = first + warp;
-    if (row < R) {
-      float sum = 0;
-#pragma unroll 2
-      for (int i = 2 * lane; i < count; i += 64) {
-        const float2 pair = load_pair(squares + row * count + i);
-        sum += pair.x + pair.y;
-      }
-      sum = lane_sum<32>(sum);
-      if (lane == 0) scales[row] = rsqrtf(sum * (1.f / K) + eps);
+    for (int i = 0; i < AT_ONCE; i++) {
+      const int at = first + (i * LANES + part) * 4;
+      v[i] = at < count ? load_floats(squares + row * count + at) : make_float4(0, 0, 0, 0);
     }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) sum += v[i].x + v[i].y + (v[i].z + v[i].w);
   }
+  sum = lane_sum<LANES>(sum);
+  if (part == 0) scales[row] = rsqrtf(sum * (1.f / K) + eps);
 }
 
 // ROW_TILES: eighths of the rows.  AT_ONCE: of how many of them the activations are under way together.
