@@ -175,6 +175,9 @@ def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pyt
     assert set(report["fits"]["cuda.torch.linear"]) == {"t_fixed_us", "slope_gb_per_s"}
     only = suite.run({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
     assert {row["kernel"] for row in only["rows"]} == {"cuda.torch.rms_norm"}
+    monkeypatch.setattr("cacheir_cuda.kernels.norm.rms_norm", None)
+    broken = suite.run({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
+    assert not broken["rows"] and "not callable" in broken["failed"]["cuda.torch.rms_norm"]
     monkeypatch.setattr(suite, "time", SimpleNamespace(monotonic=iter(range(0, 9999, 10)).__next__))
     late = suite.run({"set": {"scale": "32", "seconds": "1"}})
     assert not late["rows"] and late["skipped"]["cuda.torch.rms_norm"] == "the suite's seconds were over"

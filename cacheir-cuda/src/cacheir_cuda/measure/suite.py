@@ -29,6 +29,7 @@ _COPIES_BYTES = 160 << 20  # more than three times an H200's L2: rotated operand
 _MOST_ROWS = 2048
 _SETTINGS = ("kernel", "scale", "seconds")
 _ADAPTER = "cuda.adapter."
+_LATER = (_ADAPTER, "cuda.torch.")
 _LIBRARIES = {
     "flash_attention_vllm": VLLM_FLASH_ATTENTION, "flash_attention": FLASH_ATTENTION, "flashinfer": FLASHINFER,
 }  # fmt: skip
@@ -54,7 +55,8 @@ class Case:
 def run(options: Mapping[str, Any]) -> dict[str, Any]:
     """The report. ``--set kernel=NAME`` times one kernel, ``--set scale=N`` makes all sizes N times smaller.
 
-    ``--set seconds=N`` begins no kernel after N seconds: those left are skipped with that reason. Adapters come last.
+    ``--set seconds=N`` begins no kernel after N seconds: those left are skipped with that reason; adapters and
+    torch's come last. A kernel that fails is named in ``failed`` with its error.
     Raises BackendUnavailable, with the probe's reason, where the backend cannot run; UsageError for another setting.
     """
     reason = why_unavailable()
@@ -68,12 +70,14 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
     own = read_options({})
     device, dtype = torch.device(own.device), getattr(torch, own.cuda_dtype)
     say = options.get("progress") or (lambda text: None)
-    rows, skipped = [], {}
+    rows: list[dict[str, Any]] = []
+    skipped: dict[str, str] = {}
+    failed: dict[str, str] = {}
     named = {spec.name: spec for spec in plugin.cacheir_register_kernels() if spec.op in _CASES}
     if given.get("kernel", "") not in {"", *named}:
         raise UsageError(f"the suite has no kernel {given['kernel']!r}", hint=f"it has {', '.join(sorted(named))}")
     until = time.monotonic() + seconds
-    for name, spec in sorted(named.items(), key=lambda item: (item[0].startswith(_ADAPTER), item[0])):
+    for name, spec in sorted(named.items(), key=lambda item: (item[0].startswith(_LATER), item[0])):
         if given.get("kernel") not in (None, name):
             continue
         why = _why_not(spec) or ("the suite's seconds were over" if time.monotonic() > until else None)
@@ -81,10 +85,14 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
             skipped[name] = why
             continue
         entry = resolve(spec.entry)
-        for case in _CASES[spec.op](device, dtype, scale, spec.max_rows or _MOST_ROWS):
-            samples = seconds_of(partial(case.call, entry), device)
-            rows.append(_row(name, case, samples))
-            say(f"{name} {case.shape}: {rows[-1]['gb_per_s']:.0f} GB/s, {rows[-1]['tflop_per_s']:.2f} TFLOP/s")
+        try:
+            for case in _CASES[spec.op](device, dtype, scale, spec.max_rows or _MOST_ROWS):
+                samples = seconds_of(partial(case.call, entry), device)
+                rows.append(_row(name, case, samples))
+                say(f"{name} {case.shape}: {rows[-1]['gb_per_s']:.0f} GB/s, {rows[-1]['tflop_per_s']:.2f} TFLOP/s")
+        except Exception as error:  # noqa: BLE001  a kernel that fails is a line of the report, and the others are timed
+            failed[name] = f"{type(error).__name__}: {error}"[:500]
+            say(f"{name} failed: {failed[name]}")
     return {
         "format": FORMAT,
         "suite": "cuda-kernels",
@@ -94,6 +102,7 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
         "rows": rows,
         "fits": {name: fit for name in named if (fit := _fit([row for row in rows if row["kernel"] == name]))},
         "skipped": skipped,
+        "failed": failed,
     }
 
 
