@@ -99,3 +99,16 @@ def test_a_killed_save_of_an_incident_is_cleared_away_by_the_next_and_named(tmp_
         save_incident(path, {"jobs": [1]})
     assert json.loads(path.read_text()) == {"jobs": [1]} and list(tmp_path.iterdir()) == [path]
     assert capsys.readouterr().err == f"removed {leftover}, which a process that was killed left behind\n"
+
+
+def test_jobs_that_ended_are_forgotten_and_no_more_of_them_than_need_be(fake):
+    model = fake.open_fake()
+    engine = Engine(model, LIMITS, record=2)  # which keeps eight jobs
+    for number in range(14):
+        engine.submit(job(model, str(number), [5, number], 2 if number != 3 else 30), [].append)
+        if number != 3:
+            while str(number) in engine.state.by_job:
+                engine.step()
+    kept = [one["id"] for one in engine.recorder.incident("key", engine.state.limits)["jobs"]]
+    assert kept == ([*map(str, range(6, 14))] if "3" not in engine.state.by_job else ["3", *map(str, range(7, 14))])
+    engine.close()

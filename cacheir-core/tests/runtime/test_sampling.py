@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -138,3 +139,34 @@ def test_min_tokens_must_leave_a_token_that_may_be_picked():
             admit(3, SamplingParams(min_tokens=1, **asked), limits)
         assert admit(3, SamplingParams(**asked), limits).max_tokens == 61
     assert admit(3, SamplingParams(min_tokens=1, allowed_ids=(1, 3)), limits).min_tokens == 1
+
+
+PARAMS = st.builds(
+    SamplingParams, temperature=st.sampled_from([0.0, 0.8]), top_k=st.sampled_from([0, 5]), top_p=st.just(0.9),
+    seed=st.sampled_from([None, 1, 2]), stop=st.sampled_from([(), ("x",)]), stop_ids=st.sampled_from([(), (3, 4)]),
+    max_tokens=st.sampled_from([None, 9]), ignore_eos=st.booleans(), logit_bias=st.sampled_from([(), ((1, 0.5),)]),
+)  # fmt: skip
+
+
+@given(PARAMS, PARAMS)
+def test_what_is_the_same_but_for_the_seed(one, other):
+    assert (one.all_but_seed == other.all_but_seed) is (replace(one, seed=None) == replace(other, seed=None))
+    assert one.all_but_seed != other.all_but_seed or hash(one.all_but_seed) == hash(other.all_but_seed)
+
+
+@given(PARAMS, st.integers(1, 63))
+def test_what_admission_sets_and_what_it_leaves(asked, prompt):
+    limits = RequestLimits(max_seq=64, vocab_size=8, eos_ids=(6, 1))
+    made = admit(prompt, asked, limits)
+    stop_ids = asked.stop_ids if asked.ignore_eos else tuple(sorted({*asked.stop_ids, 1, 6}))
+    expected = replace(
+        asked, max_tokens=min(asked.max_tokens or 64, 64 - prompt), seed=made.seed, stop_ids=stop_ids
+    )  # checked anew
+    assert made == expected and hash(made) == hash(expected)
+    assert made.seed == asked.seed or (asked.seed is None and 0 <= made.seed < 2**63)
+    assert admit(prompt, made, limits) is made
+
+
+def test_more_least_tokens_than_there_is_room_for():
+    with pytest.raises(RequestError, match="min_tokens must be from 0 to 4, not 5"):
+        admit(60, SamplingParams(min_tokens=5), RequestLimits(max_seq=64, vocab_size=8))

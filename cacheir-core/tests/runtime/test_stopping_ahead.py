@@ -59,6 +59,20 @@ def test_the_next_answer_runs_ahead_at_once(fake):
     assert executor.ahead_calls == [59]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_next_engine_runs_ahead_at_once(fake, number):
+    """The first one of a model times a step alone."""
+    executor, model = stopping(fake)
+    for _ in range(number + 1):
+        executor.ahead_calls.clear()
+        engine = Engine(model, clock=ticking())
+        (events,) = engine.generate([job(model, "one", [5, 6, 7], 60)])
+        assert ids_of(events) == fake.expected(executor, [5, 6, 7], 60)
+        engine.close()
+    assert executor.ahead_calls == [58 + number]
+    fake.assert_nothing_leaks(model)
+
+
 def test_a_call_ends_with_the_last_answer_of_an_engine(fake):
     executor, model = stopping(fake, script=lambda history: 65 if len(history) < 30 + history[0] else fake.EOS)
     engine = Engine(model, clock=ticking())

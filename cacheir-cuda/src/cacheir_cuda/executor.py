@@ -316,12 +316,12 @@ class CudaExecutor:
         if not self._own.use_cuda_graph or not self._blocks.takes("prefill"):
             return self._launch(step, None)
         staged, program = self._staged(step), self._loaded()
+        if self._chain.rows.takes_prompt(step.rows, staged, self._slots) and self._blocks.by_rows("prefill"):
+            return self._chain.rows.start_prompt(step.rows, staged, self._slots)
         reason = why_no_prefill_graph(staged, program)
         if reason is not None:
             self._misses[reason] += 1
             return self._launch(step, None)
-        if self._chain.rows.takes_prompt(step.rows, staged, self._slots) and self._blocks.by_rows("prefill"):
-            return self._chain.rows.start_prompt(step.rows, staged, self._slots)
         call = partial(call_launches, timings=None, device=self._device)
         heads = partial(self._heads.run, step, staged, slots=self._slots, call=call)
         return self._prefills.run(step, staged, program, self._slots, heads)

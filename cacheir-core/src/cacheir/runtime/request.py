@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from cacheir.errors import RequestError, RequestTooLong
@@ -64,8 +63,7 @@ def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -
         if bad is not None:
             raise RequestError(f"{name} names token id {bad}; this model has 0 to {limits.vocab_size - 1}")
     room = limits.max_seq - prompt_tokens
-    endings = () if sampling.ignore_eos else limits.eos_ids
-    stop_ids = tuple({*sampling.stop_ids, *endings})
+    stop_ids = sampling.stop_ids if sampling.ignore_eos else tuple(sorted({*sampling.stop_ids, *limits.eos_ids}))
     if sampling.min_tokens:
         allowed = range(limits.vocab_size) if sampling.allowed_ids is None else sampling.allowed_ids
         if set(stop_ids).issuperset(allowed):
@@ -73,11 +71,9 @@ def admit(prompt_tokens: int, sampling: SamplingParams, limits: RequestLimits) -
                 "min_tokens bars the tokens that end an answer, and no other may be picked", hint="leave min_tokens out"
             )
     most = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
-    if sampling.seed is not None and sampling.max_tokens == most and {*sampling.stop_ids} == {*stop_ids}:
+    if sampling.min_tokens > most:
+        raise RequestError(f"min_tokens must be from 0 to {most}, not {sampling.min_tokens}")
+    if sampling.seed is not None and sampling.max_tokens == most and sampling.stop_ids == stop_ids:
         return sampling  # it was admitted before
-    return replace(
-        sampling,
-        max_tokens=most,
-        seed=int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed,
-        stop_ids=stop_ids,
-    )
+    seed = int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed
+    return sampling.admitted(max_tokens=most, seed=seed, stop_ids=stop_ids)

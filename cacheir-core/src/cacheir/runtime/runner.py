@@ -88,6 +88,7 @@ class Runner:
         self._may_run_ahead = capabilities.run_ahead and self._samples
         self.most_ahead = MAX_STOPPABLE if capabilities.stops_ahead else MAX_AHEAD
         self.step_seconds = 0.0  # of a decode step in the last answer of a session
+        self.engine_step_seconds = 0.0  # of the last decode step of an engine, which the next engine expects
         self._closed = False
 
     def step(self, work: Sequence[Work]) -> list[Outcome]:

@@ -251,7 +251,8 @@ def _sampling(max_new_tokens: int | None, sampling: SamplingParams | None, given
         raise UsageError(f"there is no sampling field {unknown[0]!r}", hint=f"there are {', '.join(_SAMPLING_FIELDS)}")
     if max_new_tokens is not None:
         given = {**given, "max_tokens": max_new_tokens}
-    return replace(checked_instance("sampling", sampling, SamplingParams) or SamplingParams(), **given)
+    base = checked_instance("sampling", sampling, SamplingParams)
+    return SamplingParams(**given) if base is None else replace(base, **given)
 
 
 def _threads(threads: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from cacheir.errors import RequestError
@@ -94,6 +96,12 @@ class SamplingParams:
             raise RequestError(f"sampler must be a name, not {self.sampler!r}")
         object.__setattr__(self, "logits_processors", _names("logits_processors", self.logits_processors))
 
+    def admitted(self, *, max_tokens: int, seed: int, stop_ids: tuple[int, ...]) -> SamplingParams:
+        """With these three, which admission has made and checked. Nothing else is checked again."""
+        made = object.__new__(SamplingParams)
+        made.__dict__.update(self.__dict__, max_tokens=max_tokens, seed=seed, stop_ids=stop_ids)
+        return made
+
     @property
     def greedy(self) -> bool:
         """Whether the highest logit wins, so that no random number is drawn."""
@@ -110,6 +118,11 @@ class SamplingParams:
         return self.logprobs is not None or self.by_plugins or self.typical_p < 1 or self.adjusts
 
     @property
+    def all_but_seed(self) -> tuple[Any, ...]:
+        """Every other field's value: equal where no more than the seed may differ."""
+        return _ALL_BUT_SEED(self)
+
+    @property
     def adjusts(self) -> bool:
         """Whether logits are changed before they are sampled."""
         return (
@@ -117,6 +130,9 @@ class SamplingParams:
             or bool(self.presence_penalty or self.frequency_penalty or self.logit_bias or self.min_tokens)
             or self.allowed_ids is not None
         )
+
+
+_ALL_BUT_SEED = attrgetter(*(field.name for field in fields(SamplingParams) if field.name != "seed"))
 
 
 def _check_temperature(value: Any) -> None:

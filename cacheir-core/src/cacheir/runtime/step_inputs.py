@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,27 +35,30 @@ def stage(
     Raises RequestError where a row's pages do not reach its last token.
     """
     counts = [len(ids) for ids in tokens]
+    total, ends = sum(counts), [row.position + count for row, count in zip(rows, counts)]
     starts = np.array([0, *accumulate(counts)], np.int32)
-    ends = [row.position + count for row, count in zip(rows, counts)]
-    positions = np.concatenate([np.arange(row.position, end, dtype=np.int32) for row, end in zip(rows, ends)])
+    # One pass over all tokens, however many rows they belong to: an array for each row would be most of the time.
+    owners = np.repeat(np.arange(len(rows)), counts) if len(rows) > 1 else np.zeros(total, np.intp)
+    first = np.array([row.position for row in rows], np.int32)
+    positions = np.arange(total, dtype=np.int32) + (first - starts[:-1])[owners]
     inputs: dict[str, I32] = {
-        "tokens": np.concatenate([np.array(ids, np.int32) for ids in tokens]),
+        "tokens": np.array([*chain.from_iterable(tokens)], np.int32),
         "positions": positions,
         "row_starts": starts,
-        "sequence_lengths": np.array([row.length or end for row, end in zip(rows, ends)], np.int32).repeat(counts),
+        "sequence_lengths": np.array([row.length or end for row, end in zip(rows, ends)], np.int32)[owners],
     }
+    pages, offsets = np.divmod(positions, np.int32(page_tokens))
     for group in range(groups):
         suffix = f".{group}" if group else ""
         table = np.zeros((len(rows), table_width), np.int32)
-        slots = np.empty(int(starts[-1]), np.int32)
-        for index, (row, n) in enumerate(zip(rows, counts)):
-            _place(row, row.pages[group], n, page_tokens, table[index], slots[starts[index] : starts[index + 1]])
+        for line, row, end in zip(table, rows, ends):
+            _place(row, row.pages[group], end, page_tokens, line)
         inputs[f"page_table{suffix}"] = table
-        inputs[f"slots{suffix}"] = slots
-        inputs[f"lengths{suffix}"] = np.asarray(ends, np.int32)
+        inputs[f"slots{suffix}"] = table[owners, pages] * np.int32(page_tokens) + offsets
+        inputs[f"lengths{suffix}"] = np.array(ends, np.int32)
     spans, head_rows = _head_rows(rows, counts, starts)
     inputs["head_rows"] = head_rows
-    return Staged(inputs, spans, int(starts[-1]), len(rows), len(head_rows))
+    return Staged(inputs, spans, total, len(rows), len(head_rows))
 
 
 def check_limits(step: Step, tokens: Sequence[tuple[int, ...]], program: Program) -> None:
@@ -74,17 +77,15 @@ def check_limits(step: Step, tokens: Sequence[tuple[int, ...]], program: Program
             )
 
 
-def _place(row: Row, pages: tuple[int, ...], count: int, page_tokens: int, table: I32, slots: I32) -> None:
-    if len(pages) * page_tokens < row.position + count:
+def _place(row: Row, pages: tuple[int, ...], end: int, page_tokens: int, table: I32) -> None:
+    """The row's pages at the beginning of its line of the table; they must hold all positions before ``end``."""
+    if len(pages) * page_tokens < end:
         raise RequestError(
-            f"slot {row.slot} has {len(pages)} pages of {page_tokens} tokens, "
-            f"too few for position {row.position + count - 1}"
+            f"slot {row.slot} has {len(pages)} pages of {page_tokens} tokens, too few for position {end - 1}"
         )
     if len(pages) > len(table):
         raise RequestError(f"slot {row.slot} has {len(pages)} pages, this program's page table holds {len(table)}")
     table[: len(pages)] = pages
-    at = np.arange(row.position, row.position + count, dtype=np.int32)
-    slots[...] = table[at // page_tokens] * page_tokens + at % page_tokens
 
 
 def _head_rows(rows: Sequence[Row], counts: Sequence[int], starts: I32) -> tuple[tuple[slice, ...], I32]:

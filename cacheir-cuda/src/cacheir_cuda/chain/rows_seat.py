@@ -88,10 +88,11 @@ class RowsSeat:
 
         if self.refusal or self._chain is None:
             return False
-        if id(plan) not in self._compared:
-            self._compared[id(plan)] = why_other(plan, self._chain)
-        reason = self._compared[id(plan)]
-        self.others |= {reason} - {""}
+        reason = self._compared.get(id(plan))
+        if reason is None:
+            reason = self._compared[id(plan)] = why_other(plan, self._chain)
+        if reason:
+            self.others.add(reason)
         return not reason
 
     def main(self, plan: MainPlan, around: Surroundings, pdl: bool) -> Sequence[BoundLaunch] | None:

@@ -71,7 +71,8 @@ class Engine:
         self._stops = capabilities.stops_ahead
         self.wanted: Callable[[], bool] = lambda: False  # whether somebody waits for a step to end; any thread's word
         self._told_rows: tuple[tuple[Part, ...], tuple[tuple[str, int], ...]] = ((), ())
-        self._step_seconds = 0.0  # of the last decode step, by which run_ahead is bounded
+        # Of the last decode step, by which run_ahead is bounded; before the first what an engine before this one saw.
+        self._step_seconds = model.runner.engine_step_seconds
         self._arrivals = 0
         self._shares = share_duplicates
         self.recorder = Recorder(record)
@@ -264,7 +265,7 @@ class Engine:
         now = self._clock()
         self.state.counters.steps[plan.mode] += 1
         if plan.mode == "decode":
-            self._step_seconds = now - began
+            self._note_step(now - began)
         else:
             self.store.token_seconds = (now - began) / sum(part.fed for part in plan.parts)
         for part, output in zip(plan.parts, outputs, strict=True):
@@ -313,13 +314,16 @@ class Engine:
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1
         self.state.counters.violations["run_ahead"] += now - began > most
-        self._step_seconds = (now - began) / max(1, steps)
+        self._note_step((now - began) / max(1, steps))
         for part, row in zip(plan.parts, step.rows):
             entry = part.entry
             assert isinstance(entry, Entry)
             if entry.running and not entry.masked and (error := errors.get(row.slot)):
                 apply_step.end(self.state, entry, "error", now, error=error)
         return True
+
+    def _note_step(self, seconds: float) -> None:
+        self._step_seconds = self._model.runner.engine_step_seconds = seconds
 
     def _take_ahead(self, plan: EnginePlan, tokens: Sequence[list[int]]) -> None:
         """Apply the tokens of each row that have come, and forget them."""

@@ -50,8 +50,10 @@ class Recorder:
         if self.decisions.maxlen == 0:
             return
         self._jobs[job.id] = (job, [], [])
-        for job_id in [name for name, (_, _, ends) in self._jobs.items() if ends][: len(self._jobs) - self._most_jobs]:
-            del self._jobs[job_id]
+        surplus = len(self._jobs) - self._most_jobs
+        if surplus > 0:  # looked through no more often than that: this is done for each job
+            for job_id in [name for name, (_, _, ends) in self._jobs.items() if ends][:surplus]:
+                del self._jobs[job_id]
 
     def told(self, event: Event) -> None:
         """An event went to a job's client."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass as changing_dataclass
-from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cacheir.quick_dataclass import dataclass
@@ -48,7 +48,7 @@ class Job:
     stages: tuple[LogitsStage, ...] = ()
     trace: Trace | None = None
 
-    @property
+    @cached_property
     def duplicate_key(self) -> tuple[Any, ...] | None:
         """Equal for jobs that must get the same answer from one computation; None where a job is for itself alone."""
         if not self.share_duplicates or not self.sampling.greedy or self.want != "token" or self.stages:
@@ -56,7 +56,7 @@ class Job:
         if self.trace is not None:
             return None
         # Admission gives each request without a seed one of its own, and no greedy job draws by it.
-        return (self.salt, self.ids, replace(self.sampling, seed=None), self.reuse, self.prompt_logprobs)
+        return (self.salt, self.ids, self.sampling.all_but_seed, self.reuse, self.prompt_logprobs)
 
 
 @dataclass(frozen=True, kw_only=True)
