@@ -35,7 +35,7 @@ class Detokenizer:
 
     def finish(self) -> str:
         """What was held back: U+FFFD where the last character stayed open, else ""."""
-        return self._stripped(self._decoder.decode(b"", final=True))
+        return self._stripped(self._decoder.decode(b"", final=True)) if self._open else ""
 
     def _stripped(self, text: str) -> str:
         if self._strip and text:
