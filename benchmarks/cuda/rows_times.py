@@ -62,9 +62,9 @@ def choices(chain: Chain) -> dict[str, list[Change]]:
     def brings(name: str) -> Change:
         return rows_tiles.BRINGERS[chain.hidden], dict.fromkeys(every, name)
 
-    def split(shape: rows_tiles.Shape) -> Change:
-        warps = {2048: 4, 3072: 4, 6144: 6}[shape[2]]
-        return rows_tiles.SPLITS.setdefault(shape, {}), dict.fromkeys(every, (warps, 4))
+    def held(shape: rows_tiles.Shape) -> Change:
+        """In registers or shared memory before the wait, each output by one block."""
+        return rows_tiles.RESIDUALS.setdefault(shape, {}), dict.fromkeys(every, None)
 
     def shared(shape: rows_tiles.Shape) -> Change:
         return rows_tiles.HOLDS[shape], dict.fromkeys(every, ("shared", 2, 0))
@@ -82,22 +82,16 @@ def choices(chain: Chain) -> dict[str, list[Change]]:
         }
     made |= {f"{name} in one piece": [streams(shape, None)] for name, shape in (("qkv", qkv), ("gate", gate))
              if shape in rows_tiles.STREAMS}  # fmt: skip
+    made |= {f"{name} held": [held(shape)] for name, shape in (("output", output), ("down", down))
+             if shape in rows_tiles.HOLDS}  # fmt: skip
     if chain.hidden == 2048:
         made["both in one piece"] = [streams(qkv, None), streams(gate, None)]
     if chain.hidden == 1024:
         made |= {
             "gate streams": [streams(gate, (16, 6))],
-            "gate streams, split down": [streams(gate, (16, 6)), split(down)],
-            "split down": [split(down)],
             "qkv shared": [shared(qkv)],
             "gate shared": [shared(gate)],
-            "gate shared, split down": [shared(gate), split(down)],
             "both shared": [shared(qkv), shared(gate)],
-            "both shared, split down": [shared(qkv), shared(gate), split(down)],
-            "both shared, both split": [shared(qkv), shared(gate), split(down), split(output)],
-            "both shared, both split, pages by gate": [
-                shared(qkv), shared(gate), split(down), split(output), brings("gate_up")],
-            "both shared, split down, pages by gate": [shared(qkv), shared(gate), split(down), brings("gate_up")],
         }  # fmt: skip
     return made
 

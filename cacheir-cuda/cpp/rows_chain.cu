@@ -3,7 +3,7 @@
 #include "rows_attention.cuh"
 #include "rows_head.cuh"
 #include "rows_product.cuh"
-#include "rows_split.cuh"
+#include "rows_residual.cuh"
 #include "rows_stream.cuh"
 
 // ROW_TILES eighths of the rows; BLOCKS of one kernel must fit a multiprocessor, which bounds its registers.
@@ -13,11 +13,12 @@
           const __grid_constant__ RowsProductArguments a) {                                                              \
     rows_product<K, ROWS, TILES, WARPS, Epilogue::EPILOGUE, Hold::HOLD, PACE, ROW_TILES, AT_ONCE>(a);                    \
   }
-#define SPLIT(K, TILES, WARPS, RANKS_OF_ROW, BLOCKS, ROW_TILES, AT_ONCE)                                                   \
-  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
-      rows_split_k##K##_t##TILES##_w##WARPS##_s##RANKS_OF_ROW##_b##BLOCKS##_c##ROW_TILES(                                \
-          const __grid_constant__ RowsProductArguments a) {                                                              \
-    rows_split<K, TILES, WARPS, RANKS_OF_ROW, ROW_TILES, AT_ONCE>(a);                                                    \
+// A cluster of RANKS blocks shares the columns.
+#define RESIDUAL(K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, BLOCKS, ROW_TILES)                                         \
+  extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(GROUPS * PARTS * 32, BLOCKS)                 \
+      rows_residual_k##K##_t##TILES##_g##GROUPS##_p##PARTS##_s##RANKS##_w##STAGES##_n##SLOTS##_b##BLOCKS##_c##ROW_TILES(   \
+          const __grid_constant__ RowsProductArguments a) {                                                                \
+    rows_residual<K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, ROW_TILES>(a);                                            \
   }
 #define ATTENTION(HEADS, KV_HEADS, NAME, NORMED, RANKS_OF_ROW, BLOCKS)                                                    \
   extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS)        \
@@ -64,12 +65,12 @@ PRODUCT(swiglu, 1024, 16, 3, 8, registers, 2, 8, 1, 1)
 PRODUCT(residual, 3072, 8, 1, 12, registers, 2, 2, 1, 1)
 PRODUCT(qkv, 1024, 16, 2, 8, shared, 2, 0, 4, 2)
 PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 2, 2)
-SPLIT(3072, 2, 4, 8, 4, 2, 2)
 PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 2, 2)
 PRODUCT(residual, 2048, 8, 1, 16, registers, 1, 0, 2, 2)
-PRODUCT(residual, 2048, 8, 1, 16, registers, 1, 0, 4, 4)
 PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 4, 4)
-PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 4, 2)
+RESIDUAL(2048, 1, 1, 8, 2, 4, 4, 3, 4)
+RESIDUAL(3072, 1, 1, 8, 2, 6, 6, 3, 2)
+RESIDUAL(3072, 2, 1, 8, 4, 6, 3, 3, 4)
 ATTENTION(16, 8, normed, true, 8, 2)
 ATTENTION(16, 8, normed, true, 4, 2)
 ATTENTION(16, 8, normed, true, 2, 2)
@@ -83,11 +84,11 @@ RING_HEAD_OF(1024, 4, 8)
 PRODUCT(residual, 2048, 16, 1, 16, registers, 2, 4, 1, 1)
 PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 1, 1)
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 2, 2)
-PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 2, 2)
 PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 2, 1)
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 4, 2)
-PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 4, 2)
-PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 4, 1)
+RESIDUAL(2048, 2, 2, 4, 4, 8, 4, 3, 2)
+RESIDUAL(2048, 2, 2, 4, 4, 8, 4, 3, 4)
+RESIDUAL(6144, 2, 4, 3, 8, 4, 8, 2, 4)
 STREAM(qkv, 2048, 16, 8, 1)
 STREAM(swiglu, 2048, 16, 8, 1)
 STREAM(swiglu, 2048, 16, 8, 2)
@@ -105,28 +106,29 @@ PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
 PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
-PRODUCT(residual, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
+RESIDUAL(1536, 1, 3, 4, 4, 3, 3, 2, 4)
+RESIDUAL(8960, 2, 3, 4, 8, 4, 9, 2, 1)
+RESIDUAL(8960, 2, 3, 4, 8, 4, 9, 2, 2)
+RESIDUAL(8960, 2, 3, 4, 8, 4, 3, 2, 4)
 STREAM(swiglu, 1536, 16, 8, 1)
 STREAM(swiglu, 1536, 16, 8, 2)
 STREAM(swiglu, 1536, 16, 6, 4)
 RING_HEAD_OF(1536, 1, 8)
 RING_HEAD_OF(1536, 2, 8)
 RING_HEAD_OF(1536, 4, 6)
-SPLIT(8960, 2, 7, 8, 3, 1, 1)
-SPLIT(8960, 2, 7, 8, 3, 2, 2)
-SPLIT(8960, 2, 7, 8, 3, 4, 1)
 
 // Timed beside them and slower (benchmarks/cuda/rows_times.py variants), so the package has none of them.
 #ifdef TIMED
+PRODUCT(residual, 2048, 8, 1, 16, registers, 1, 0, 4, 4)
+PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 4, 2)
+PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 2, 2)
+PRODUCT(residual, 2048, 16, 1, 16, registers, 1, 4, 4, 2)
+PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 4, 1)
+PRODUCT(residual, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
 PRODUCT(qkv, 1024, 16, 2, 8, shared, 2, 0, 1, 1)
 PRODUCT(qkv, 1024, 16, 2, 8, shared, 2, 0, 2, 2)
 PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 1, 1)
 PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 4, 2)
-SPLIT(3072, 2, 4, 8, 4, 1, 1)
-SPLIT(3072, 2, 4, 8, 4, 4, 2)
-SPLIT(2048, 2, 4, 8, 4, 1, 1)
-SPLIT(2048, 2, 4, 8, 4, 2, 2)
-SPLIT(2048, 2, 4, 8, 4, 4, 2)
 PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 2, 2)
 PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 2, 2)
 PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 4, 4)
@@ -138,9 +140,6 @@ HEAD_OF(1024, 2)
 HEAD_OF(1024, 4)
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
 PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 1, 1)
-SPLIT(6144, 2, 6, 8, 4, 1, 1)
-SPLIT(6144, 2, 6, 8, 4, 2, 2)
-SPLIT(6144, 2, 6, 8, 4, 4, 2)
 PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 2, 2)
 PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 4, 2)
 STREAM(qkv, 2048, 16, 8, 2)

@@ -89,7 +89,7 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
     assert rows_refusal.why_not_rows(chain) == ""
     step, bucket = step_of(chain), rows_tiles.bucket(count)
     launches = list(step.layers(rows_of(count)))
-    kinds = [one.kernel.split("_")[1].replace("split", "product").replace("stream", "product") for one in launches]
+    kinds = [one.kernel.split("_")[1].replace("residual", "product").replace("stream", "product") for one in launches]
     assert kinds == ["product", "attention", *["product"] * 3] * 4
     assert all(f"_c{bucket // 8}" in one.kernel for one in launches if "_attention_" not in one.kernel)
     attention = launches[1]
@@ -123,13 +123,16 @@ def test_every_choice_fits_the_chip(count: int) -> None:
         kind, rows, columns = shape
         tile = rows_tiles.rows_tile(shape, count)
         assert tile is not None
-        assert tile.fit * (tile.shared_bytes(columns) + 1024) <= rows_tiles.SHARED_BYTES + 1024
+        at_once = 1 if isinstance(tile, rows_tiles.ResidualTile) else tile.fit  # of that ``fit`` bounds registers alone
+        assert at_once * (tile.shared_bytes(columns) + 1024) <= rows_tiles.SHARED_BYTES + 1024
         assert tile.fit * tile.threads <= 2048
         assert tile.squares(rows) % rows_tiles.SQUARES_AT_ONCE == 0 or kind != "residual"
         assert kind != "residual" or tile.squares(rows) <= rows // 4  # what RowsBuffers has room for
-        if isinstance(tile, rows_tiles.SplitTile):
-            assert rows % (16 * tile.TILES) == 0 and columns % (tile.RANKS * tile.warps * 32) == 0
-            assert tile.warps * count * (16 * tile.TILES + 4) * 4 <= tile.shared_bytes(columns)
+        if isinstance(tile, rows_tiles.ResidualTile):
+            assert rows % tile.outputs == 0 and columns % (32 * tile.split) == 0 and tile.split <= 8
+            steps, quads = columns // 32 // tile.split, tile.outputs // 4 // tile.split
+            assert tile.outputs % (4 * tile.split) == 0 and quads <= 4 and count * quads <= tile.threads
+            assert tile.parts <= min(steps, 15) and 2 <= tile.slots <= -(-steps // tile.parts)
         elif isinstance(tile, rows_tiles.StreamTile):
             assert columns % (32 * tile.warps) == 0 and rows % 16 == 0
         elif tile.hold == "shared":  # a warp's sums lie over its weights
@@ -154,8 +157,8 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
         for kind, columns, rows, count, warps, hold, fit, pace, row_tiles, _ in found("PRODUCT")
     }
     made |= {
-        f"rows_split_k{columns}_t{count}_w{warps}_s{ranks}_b{fit}_c{row_tiles}"
-        for columns, count, warps, ranks, fit, row_tiles, _ in found("SPLIT")
+        f"rows_residual_k{columns}_t{count}_g{groups}_p{parts}_s{ranks}_w{stages}_n{slots}_b{fit}_c{row_tiles}"
+        for columns, count, groups, parts, ranks, stages, slots, fit, row_tiles in found("RESIDUAL")
     }
     made |= {
         f"rows_attention_{name}_q{heads}_kv{kv}_s{ranks}_b{fit}"

@@ -55,33 +55,46 @@ class RowsTile:
 
 
 @dataclass(frozen=True)
-class SplitTile:
-    """A product of ``rows`` rows whose columns a cluster of ``RANKS`` blocks shares (``cpp/rows_split.cuh``)."""
+class ResidualTile:
+    """A product of ``rows`` rows plus the residual, whose columns a cluster shares (``cpp/rows_residual.cuh``).
 
-    warps: int
+    A block of the ``split`` of a cluster has ``groups`` times ``parts`` warps, each with ``tiles`` tiles of 16 outputs
+    and one part of the block's columns. A warp has ``stages`` kilobytes of weights under way, a part of the columns
+    ``slots`` steps of 32 columns of the rows. Registers of ``fit`` blocks must fit a multiprocessor.
+    """
+
+    tiles: int
+    groups: int
+    parts: int
+    split: int
+    stages: int
+    slots: int
     fit: int
     rows: int
 
-    RANKS, TILES = 8, 2
-
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
-        shape = f"k{columns}_t{self.TILES}_w{self.warps}_s{self.RANKS}"
-        return f"rows_split_{shape}_b{self.fit}_c{self.rows // 8}"
+        shape = f"k{columns}_t{self.tiles}_g{self.groups}_p{self.parts}_s{self.split}"
+        return f"rows_residual_{shape}_w{self.stages}_n{self.slots}_b{self.fit}_c{self.rows // 8}"
 
     def blocks(self, matrix_rows: int) -> int:
         """Blocks for a matrix of ``matrix_rows`` rows."""
-        return matrix_rows // (16 * self.TILES) * self.RANKS
+        return matrix_rows // self.outputs * self.split
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a cluster."""
+        return 16 * self.tiles * self.groups
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * self.warps
+        return 32 * self.groups * self.parts
 
     def shared_bytes(self, columns: int) -> int:
-        """Dynamic shared memory of a block: its part of the matrix, in lines that begin in other banks."""
-        part = columns // self.RANKS
-        return 16 * self.TILES * 2 * (part if part % 64 else part + 32)
+        """Dynamic shared memory of a block: weights and rows, over which sums come to lie, and what others send."""
+        under_way = 1024 * self.groups * self.parts * self.stages + self.parts * self.slots * self.rows * 64
+        return max(under_way, 4 * self.parts * self.rows * (self.outputs + 4)) + 4 * self.rows * self.outputs
 
     def squares(self, matrix_rows: int) -> int:
         """How many parts of each row's sum of squares it leaves."""
@@ -124,7 +137,7 @@ class StreamTile:
         return 0
 
 
-Product = RowsTile | SplitTile | StreamTile
+Product = RowsTile | ResidualTile | StreamTile
 # The choices are the fastest of those that were timed on an H200 (benchmarks/cuda/notes.md).
 # Matrix -> rows of the step -> where weights wait, blocks that must fit a multiprocessor, pace.
 _SHARED = dict.fromkeys(BUCKETS, ("shared", 1, 0))
@@ -150,10 +163,18 @@ STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
     ("swiglu", 12288, 2048): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
     ("swiglu", 17920, 1536): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
 }
-# Matrix -> rows of the step -> warps, blocks that must fit a multiprocessor. They come before HOLDS.
-SPLITS: dict[Shape, dict[int, tuple[int, int]]] = {
-    ("residual", 1024, 3072): {16: (4, 4)},
-    ("residual", 1536, 8960): {8: (7, 3), 16: (7, 3), 32: (7, 3)},
+# Matrix -> rows of the step -> tiles, groups, parts, blocks that share the columns, kilobytes and steps of rows under
+# way, blocks whose registers must fit a multiprocessor (``ResidualTile``). They come before HOLDS.
+RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
+    # Qwen3-0.6B
+    ("residual", 1024, 2048): {32: (1, 1, 8, 2, 4, 4, 3)},
+    ("residual", 1024, 3072): {16: (1, 1, 8, 2, 6, 6, 3), 32: (2, 1, 8, 4, 6, 3, 3)},
+    # Qwen3-1.7B
+    ("residual", 2048, 2048): dict.fromkeys((16, 32), (2, 2, 4, 4, 8, 4, 3)),
+    ("residual", 2048, 6144): {32: (2, 4, 3, 8, 4, 8, 2)},
+    # DeepSeek-R1-Distill-Qwen-1.5B
+    ("residual", 1536, 1536): {32: (1, 3, 4, 4, 3, 3, 2)},
+    ("residual", 1536, 8960): {8: (2, 3, 4, 8, 4, 9, 2), 16: (2, 3, 4, 8, 4, 9, 2), 32: (2, 3, 4, 8, 4, 3, 2)},
 }
 # -> most rows of the step -> blocks that share a row's KV head: at most two for each multiprocessor of an H200.
 _EIGHT_KV_HEADS, _TWO_KV_HEADS = {2: 8, 4: 4, 8: 2, 16: 2, 32: 1}, {16: 8, 32: 4}
@@ -182,7 +203,7 @@ def bucket(rows: int) -> int | None:
 
 def shapes() -> list[Shape]:
     """Every matrix that there are kernels for."""
-    return [*HOLDS, *(shape for shape in SPLITS if shape not in HOLDS)]
+    return [*HOLDS, *(shape for shape in RESIDUALS if shape not in HOLDS)]
 
 
 def rows_tile(shape: Shape, count: int) -> Product | None:
@@ -190,9 +211,9 @@ def rows_tile(shape: Shape, count: int) -> Product | None:
     stream = STREAMS.get(shape, {}).get(count)
     if stream:
         return StreamTile(shape[0], *stream, count)
-    split = SPLITS.get(shape, {}).get(count)
-    if split:
-        return SplitTile(*split, count)
+    residual = RESIDUALS.get(shape, {}).get(count)
+    if residual:
+        return ResidualTile(*residual, count)
     found = HOLDS.get(shape, {}).get(count)
     return RowsTile(CHOICES[shape], *found, count) if found else None
 

@@ -1,0 +1,159 @@
+// A matrix times several rows, plus the residual: few blocks, each with many outputs and a part of the columns.
+//
+// What a block reads of the rows is then little beside its weights.  A cluster of SPLIT blocks shares the columns of 16 TILES
+// GROUPS outputs of the matrix as it is stored; of a block's warps each takes TILES tiles and one of PARTS parts of the columns.
+// Weights stream through a ring of STAGES kilobytes a warp, of which each lane asks for what it reads itself, the first of them
+// before the wait.  Rows stream beside them, SLOTS steps of 32 columns for the GROUPS warps of a part.  Every block finishes
+// a SPLIT-th of the outputs, whose sums the others send.
+#pragma once
+#include "rows_attention.cuh"
+#include "rows_product.cuh"
+
+template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES>
+__device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
+  constexpr int STEPS = K / 32 / SPLIT, R = 8 * ROW_TILES, WARPS = GROUPS * PARTS, THREADS = WARPS * 32;
+  constexpr int OUTPUTS = 16 * TILES * GROUPS, QUADS = OUTPUTS / 4, OWN = QUADS / SPLIT, STRIDE = OUTPUTS + 4;
+  constexpr int RING = WARPS * STAGES * 1024, SLOT = ROW_TILES * 512, ROWS_BYTES = PARTS * SLOTS * SLOT;
+  constexpr int SUMS = PARTS * R * STRIDE * 4;
+  constexpr bool ALL = SLOTS >= (STEPS + PARTS - 1) / PARTS;  // the rows need no second turn
+  constexpr int LANES = OWN <= 1 ? 1 : OWN <= 2 ? 2 : 4;  // of a row that is finished
+  static_assert(K % (32 * SPLIT) == 0 && STEPS >= PARTS && QUADS % SPLIT == 0 && OWN <= 4, "split");
+  static_assert(GROUPS == 1 || PARTS <= 15, "barriers");
+  static_assert(ALL || SLOTS >= 2, "slots");
+  static_assert(R * LANES <= THREADS, "a thread finishes a quad of a row");
+  extern __shared__ __align__(128) char held[];  // the ring and the rows, later the sums of the parts; then what others send
+  float4(*const come)[R][OWN] = (float4(*)[R][OWN])(held + (RING + ROWS_BYTES > SUMS ? RING + ROWS_BYTES : SUMS));
+  __shared__ __align__(8) unsigned long long arrived;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  const int group = warp % GROUPS, part = warp / GROUPS, rank = blockIdx.x % SPLIT, first_output = blockIdx.x / SPLIT * OUTPUTS;
+  const int from = part * STEPS / PARTS, steps = (part + 1) * STEPS / PARTS - from;
+  let_next_start();
+
+  // 1. The first of the weights, and all else that is known already.  Upper and lower rows of a tile's step are a kilobyte.
+  const u32 ring = shared_address(held) + warp * STAGES * 1024 + lane * 16;
+  const bf16 *next = a.weights + (size_t)(first_output + group * TILES * 16 + g) * K + (rank * STEPS + from) * 32 + 8 * t;
+  auto ask = [&](int stage, int step, int tile, bool any) {
+    if (any) {
+      copy_piece(ring + stage * 1024, next + (size_t)tile * 16 * K + step * 32);
+      copy_piece(ring + stage * 1024 + 512, next + (size_t)(tile * 16 + 8) * K + step * 32);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+#pragma unroll
+  for (int i = 0; i < STAGES; i++) ask(i, i / TILES, i % TILES, i / TILES < steps);
+  if (threadIdx.x == 0) {
+    barrier_init(shared_address(&arrived), 1);
+    expect_bytes(shared_address(&arrived), SPLIT * R * OWN * 16);
+  }
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
+  __syncthreads();
+  if (a.page_bytes) bring_pages(a);
+  const bf16 *rows = a.rows + (size_t)(rank * STEPS + from) * 256 + lane * 8;
+  asm volatile("" : "+l"(rows));  // read the launch's parameters now, not after the wait
+  const u32 slots = shared_address(held) + RING + part * SLOTS * SLOT + lane * 16;
+  auto ask_rows = [&](int slot, int step) {
+#pragma unroll
+    for (int first = 0; first < ROW_TILES; first += GROUPS) {
+      const int c = first + group;
+      if (first + GROUPS <= ROW_TILES || c < ROW_TILES)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                     :: "r"(slots + slot * SLOT + c * 512), "l"(rows + (c * (K / 32) + step) * 256) : "memory");
+    }
+  };
+  auto meet = [&] {  // the warps of a part
+    if (GROUPS > 1) asm volatile("bar.sync %0, %1;" :: "r"(part + 1), "n"(GROUPS * 32) : "memory");
+    else __syncwarp();
+  };
+
+  // 2. The first of the rows.
+  wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < SLOTS; i++)
+    if (i < steps) ask_rows(i, i);
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  meet();
+
+  // 3. The product.
+  float sum[TILES][ROW_TILES][4] = {};
+  const char *own_rows = held + RING + part * SLOTS * SLOT + lane * 16, *own_ring = held + warp * STAGES * 1024 + lane * 16;
+  int stage = 0, slot = 0;
+#pragma unroll 1
+  for (int p = 0; p < steps; p++) {
+    uint4 x[ROW_TILES];
+    if (ALL) {
+#pragma unroll
+      for (int c = 0; c < ROW_TILES; c++) x[c] = *(const uint4 *)(own_rows + p * SLOT + c * 512);
+    } else {
+      // Later groups than that of this step's rows are (SLOTS - 1) TILES - 1.
+      asm volatile("cp.async.wait_group %0;" :: "n"((SLOTS - 1) * TILES - 1) : "memory");
+      if (p) meet();  // its rows are there, those before it have been read
+#pragma unroll
+      for (int c = 0; c < ROW_TILES; c++) x[c] = *(const uint4 *)(own_rows + slot * SLOT + c * 512);
+      if (p && p - 1 + SLOTS < steps) ask_rows(slot ? slot - 1 : SLOTS - 1, p - 1 + SLOTS);
+      if (++slot == SLOTS) slot = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+      asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+      const uint4 u = *(const uint4 *)(own_ring + stage * 1024), v = *(const uint4 *)(own_ring + stage * 1024 + 512);
+#pragma unroll
+      for (int c = 0; c < ROW_TILES; c++) {
+        multiply_add(sum[n][c], u.x, v.x, u.y, v.y, x[c].x, x[c].y);
+        multiply_add(sum[n][c], u.z, v.z, u.w, v.w, x[c].z, x[c].w);
+      }
+      ask(stage, (n + STAGES) / TILES, (n + STAGES) % TILES, p + (n + STAGES) / TILES < steps);
+      if (++stage == STAGES) stage = 0;
+    }
+    next += 32;
+  }
+  const int row = threadIdx.x / LANES, quad = threadIdx.x % LANES, output = first_output + 4 * (OWN * rank + quad);
+  const bool finishes = row < R && quad < OWN;
+  const size_t place = (size_t)row * a.outputs + output;
+  float4 gain = make_float4(0, 0, 0, 0), residual = gain;
+  if (finishes) {  // they come while the sums go to and fro
+    gain = *(const float4 *)(a.gain + output);
+    residual = load_floats(a.residual + place);
+  }
+  __syncthreads();  // all weights and rows have been read
+  float *const sums = (float *)held;
+#pragma unroll
+  for (int n = 0; n < TILES; n++)
+#pragma unroll
+    for (int c = 0; c < ROW_TILES; c++)
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        sums[(part * R + 8 * c + 2 * t + (i & 1)) * STRIDE + (group * TILES + n) * 16 + 8 * (i >> 1) + g] = sum[n][c][i];
+  __syncthreads();
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#pragma unroll
+  for (int first = 0; first < R * QUADS; first += THREADS) {
+    const int i = first + threadIdx.x, of_row = i / QUADS, of_quad = i % QUADS, to = of_quad / OWN;
+    if (i >= R * QUADS) break;
+    float4 all = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int q = 0; q < PARTS; q++) {
+      const float4 one = *(const float4 *)(sums + (q * R + of_row) * STRIDE + 4 * of_quad);
+      all.x += one.x; all.y += one.y; all.z += one.z; all.w += one.w;
+    }
+    store_there(in_block(shared_address(&come[rank][of_row][of_quad % OWN]), to), in_block(shared_address(&arrived), to),
+                all.x, all.y, all.z, all.w);
+  }
+
+  // 4. The sum over the blocks, and what comes after it.
+  if ((threadIdx.x & ~31) >= R * LANES) return;
+  await_bytes(shared_address(&arrived));
+  float squared = 0;
+  if (finishes) {
+    float4 v = residual;
+#pragma unroll
+    for (int other = 0; other < SPLIT; other++) {
+      const float4 one = come[other][row][quad];
+      v.x += one.x; v.y += one.y; v.z += one.z; v.w += one.w;
+    }
+    *(float4 *)((float *)a.out + place) = v;
+    *(uint2 *)(a.next + tiled(row, output, a.outputs)) = make_uint2(pack(v.x * gain.x, v.y * gain.y), pack(v.z * gain.z, v.w * gain.w));
+    squared = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+  }
+  squared = lane_sum<LANES>(squared);
+  if (finishes && quad == 0) a.next_squares[(size_t)row * gridDim.x + blockIdx.x] = squared;
+}
