@@ -75,7 +75,9 @@ class Sequence:
 def parity(runtime: Runtime, tensors: dict[str, torch.Tensor], name: str) -> list[dict[str, Any]]:
     """Forced by random tokens: the largest logit of each block of the head, and the token; then the free answer.
 
-    Random ones, since a head with rows of many lengths soon repeats a token where it also embeds it.
+    Random ones, since a head with rows of many lengths soon repeats a token where it also embeds it. Errors and margins
+    are parts of the largest logit of their step; a step is left out where its margin is within four times the largest
+    error of any.
     """
     shape = SHAPES[name][1]
     chain: DecodeChain = runtime._model.executor._chain._chain
@@ -83,16 +85,15 @@ def parity(runtime: Runtime, tensors: dict[str, torch.Tensor], name: str) -> lis
     for context, steps in ((16, 48), (500, 24), (2040, 16)):
         sequence = Sequence(runtime, context, context)
         eager = EagerDecoder(tensors, shape, chain._chain.eps, *sequence.keys_and_values(shape.layers))
-        errors, largest, margins = [], 0.0, []
+        errors, margins = [], []
         drawn = torch.randint(3, 120000, (steps,), generator=torch.Generator().manual_seed(context)).tolist()
         for step, token in enumerate(drawn):
             logits = eager.step(token, context + step)
             (found,) = sequence.ahead(token, context + step, 1)
             ids, best = chain._buffers.best_id.long(), chain._buffers.best
-            errors.append(float((logits[ids] - best).abs().max()))
-            largest = max(largest, float(logits.abs().max()))
-            top = logits.topk(2).values
-            margins.append((float(top[0] - top[1]), found == int(logits.argmax())))
+            largest, top = float(logits.abs().max()), logits.topk(2).values
+            errors.append(float((logits[ids] - best).abs().max()) / largest)
+            margins.append((float(top[0] - top[1]) / largest, found == int(logits.argmax())))
         worst, equal = max(errors), sum(same for _, same in margins)
         clear_wrong = sum(not same and margin > 4 * worst for margin, same in margins)
         left_out = sum(margin <= 4 * worst for margin, _ in margins)
@@ -102,7 +103,7 @@ def parity(runtime: Runtime, tensors: dict[str, torch.Tensor], name: str) -> lis
         free = sequence.ahead(sequence.first, context, steps)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(free, expected[1:])))
         rows.append({
-            "context": context, "steps": steps, "relative_error": worst / largest, "tokens_equal": equal,
+            "context": context, "steps": steps, "relative_error": worst, "tokens_equal": equal,
             "wrong_clear_positions": clear_wrong, "share_left_out": left_out / steps, "free_equal_first": same,
         })  # fmt: skip
         print(name, "parity", json.dumps(rows[-1]), flush=True)

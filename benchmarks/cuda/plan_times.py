@@ -1,19 +1,20 @@
-"""How long the parts of calls.sh take by what is known of both engines: plan_times.py prints the table of plan.md.
+"""How long the call beside vLLM takes by what is known of both engines: plan_times.py prints the table of plan.md.
 
 vLLM's times are its better mode's as it was measured on an H200, of 7B and 8B an estimate (weights over 3.5 TB/s and
-1 ms); ours are those of notes.md. Seconds of a round are of one sample of each cell and engine.
+1 ms); ours are those of batch_run_*.json and notes.md. Seconds of a round are of one sample of each cell and engine.
 """
 
 from __future__ import annotations
 
 ROUNDS = 22  # two warm-ups
-READY = 110.0  # unpacking and models 17 s, three engines beside each other 81 to 93
+READY = 125.0  # unpacking and models 20 s, three engines beside each other 81 to 96
+BUSY = {"small": 8.0, "large": 2.0}  # seconds of a model's runs under the profiler
 FIRST_MS = {  # by prompt
-    "qwen3-0.6b": {16: 1.2, 512: 3.0, 2048: 7.0}, "qwen3-1.7b": {16: 1.9, 512: 4.2, 2048: 12.6},
-    "r1-distill-1.5b": {16: 1.9, 512: 4.2, 2048: 12.0}, "qwen2.5-7b": {512: 12.0}, "llama-3.1-8b": {512: 13.0},
+    "qwen3-0.6b": {16: 1.25, 512: 2.4, 2048: 6.3}, "qwen3-1.7b": {16: 1.5, 512: 3.6, 2048: 12.6},
+    "r1-distill-1.5b": {16: 1.7, 512: 3.6, 2048: 12.1}, "qwen2.5-7b": {512: 12.0}, "llama-3.1-8b": {512: 13.0},
 }  # fmt: skip
 TOKEN_MS = {
-    "qwen3-0.6b": 0.47, "qwen3-1.7b": 1.05, "r1-distill-1.5b": 1.0, "qwen2.5-7b": 3.55, "llama-3.1-8b": 3.75,
+    "qwen3-0.6b": 0.46, "qwen3-1.7b": 1.02, "r1-distill-1.5b": 0.97, "qwen2.5-7b": 3.5, "llama-3.1-8b": 3.7,
 }  # fmt: skip
 PEER_MS = {  # by prompt: outputs of 1, 8, 32 and 128
     "qwen3-0.6b": {16: (11.8, 32.2, 88.1, 318.8), 512: (11.5, 29.3, 87.3, 312.5), 2048: (27.8, 44.9, 102.2, 327.6)},
@@ -23,9 +24,9 @@ PEER_MS = {  # by prompt: outputs of 1, 8, 32 and 128
     "llama-3.1-8b": {512: (20.0, 0.0, 0.0, 730.0)},
 }
 RATES = {  # tokens a second, by batch: ours and the peer's; at 128 the peer's is a guess from its step of 32
-    "qwen3-0.6b": {8: (13700, 2900), 32: (24200, 9500), 128: (31000, 19000)},
-    "qwen3-1.7b": {8: (6780, 3000), 32: (15400, 12000), 128: (22000, 19000)},
-    "r1-distill-1.5b": {8: (7000, 2800), 32: (14000, 11700), 128: (22000, 19000)},
+    "qwen3-0.6b": {8: (14900, 2900), 32: (27400, 9500), 128: (31000, 19000)},
+    "qwen3-1.7b": {8: (7100, 3000), 32: (16300, 12000), 128: (22000, 19000)},
+    "r1-distill-1.5b": {8: (6950, 2800), 32: (14200, 11700), 128: (22000, 19000)},
 }
 OUTPUTS = (1, 8, 32, 128)
 
@@ -41,27 +42,23 @@ def singles_s(model: str) -> float:
 
 def batch_s(model: str, batch: int) -> float:
     """One round of a batch, 128 in and 128 out, both engines."""
-    return sum(128 * batch / rate for rate in RATES[model][batch])
-
-
-def beside(title: str, ready: float, cells: dict[str, tuple[float, ...]]) -> float:
-    """Rows of a call beside vLLM; gives when the last model is done."""
-    now = ready
-    print(f"| {title}: engines ready | | | {now:.0f} |")
-    for model, parts in cells.items():
-        now += ROUNDS * sum(parts)
-        print(f"| {model} | {sum(parts):.2f} | {ROUNDS * sum(parts):.0f} | {now:.0f} |")
-    return now
+    return sum(128 * batch / rate for rate in RATES.get(model, {}).get(batch, ()))
 
 
 def main() -> None:
-    """The table."""
-    print("| what | s a round | s for 22 rounds | over at, s |\n|---|---|---|---|")
-    small = ("qwen3-0.6b", "qwen3-1.7b", "r1-distill-1.5b")
-    beside("call 4", READY, {model: (singles_s(model), batch_s(model, 128)) for model in small})
-    large = {model: (singles_s(model),) for model in ("qwen2.5-7b", "llama-3.1-8b")}
-    several = {model: (batch_s(model, 8), batch_s(model, 32)) for model in small}
-    beside("call 5", READY + 30, {**large, **several})
+    """The table: stages one after the other, each model in its turn."""
+    now = READY
+    print("| stage | model | s a round | s for 22 rounds | over at, s |\n|---|---|---|---|---|")
+    print(f"| engines ready | | | | {now:.0f} |")
+    for stage, batches in (("one prompt", ()), ("batch 128", (128,)), ("batches 8 and 32", (8, 32))):
+        for model in PEER_MS:
+            each = sum(batch_s(model, batch) for batch in batches) if batches else singles_s(model)
+            now += ROUNDS * each
+            if each:
+                print(f"| {stage} | {model} | {each:.2f} | {ROUNDS * each:.0f} | {now:.0f} |")
+    now += sum(BUSY["small" if model in RATES else "large"] for model in PEER_MS)
+    print(f"| device-busy times | all | | | {now:.0f} |")
+    print(f"| partings judged, all beside each other | three | | | {now + 20:.0f} |")
 
 
 if __name__ == "__main__":
