@@ -38,16 +38,18 @@ def stage(
     total, ends = sum(counts), [row.position + count for row, count in zip(rows, counts)]
     starts = np.array([0, *accumulate(counts)], np.int32)
     # One pass over all tokens, however many rows they belong to: an array for each row would be most of the time.
-    owners = np.repeat(np.arange(len(rows)), counts) if len(rows) > 1 else np.zeros(total, np.intp)
-    first = np.array([row.position for row in rows], np.int32)
-    positions = np.arange(total, dtype=np.int32) + (first - starts[:-1])[owners]
+    owners = np.repeat(np.arange(len(rows)), counts) if len(rows) > 1 else 0
+    lengths = np.array([row.length or end for row, end in zip(rows, ends)], np.int32)
+    before = np.array([row.position - start for row, start in zip(rows, starts.tolist())], np.int32)
+    positions = np.arange(total, dtype=np.int32) + before[owners]
     inputs: dict[str, I32] = {
         "tokens": np.array([*chain.from_iterable(tokens)], np.int32),
         "positions": positions,
         "row_starts": starts,
-        "sequence_lengths": np.array([row.length or end for row, end in zip(rows, ends)], np.int32)[owners],
+        "sequence_lengths": lengths.repeat(counts),
     }
-    pages, offsets = np.divmod(positions, np.int32(page_tokens))
+    pages = positions // np.int32(page_tokens)
+    offsets = positions - pages * np.int32(page_tokens)
     for group in range(groups):
         suffix = f".{group}" if group else ""
         table = np.zeros((len(rows), table_width), np.int32)
@@ -91,8 +93,8 @@ def _place(row: Row, pages: tuple[int, ...], end: int, page_tokens: int, table: 
 def _head_rows(rows: Sequence[Row], counts: Sequence[int], starts: I32) -> tuple[tuple[slice, ...], I32]:
     chosen: list[int] = []
     spans = []
-    for index, (row, count) in enumerate(zip(rows, counts)):
+    for row, count, start in zip(rows, counts, starts.tolist()):
         wanted = () if row.want == "nothing" else row.want_at or (count - 1,)
         spans.append(slice(len(chosen), len(chosen) + len(wanted)))
-        chosen += [int(starts[index]) + at for at in wanted]
+        chosen += [start + at for at in wanted]
     return tuple(spans), np.asarray(chosen, np.int32)
