@@ -58,7 +58,7 @@ def open_ours(model: str) -> Runtime:
     """As many rows at once as the largest batch, whole prompts of 2048 tokens in one step."""
     rows = max(32, *(batch for stage in STAGES for batch, _, _ in cells_of(stage)))
     return Runtime(
-        model, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype="bf16", kv_tokens=384 * rows,
+        model, backend="cuda", max_seq=4096, chunk_tokens=2048, kv_dtype="bf16", kv_tokens=320 * rows,
         compile_options=CompileOptions(max_seq=4096, max_rows=rows, max_tokens=2048),
     )  # fmt: skip
 
