@@ -38,7 +38,9 @@ part() {
 
 # The named models one after the other, each whole or not at all.
 models() {
-  python3 -c "
+  missing=
+  for each in "$@"; do [ -d "$CACHEIR_MODELS/$each" ] || missing="$missing $each"; done
+  [ -z "$missing" ] || python3 -c "
 import sys
 from pathlib import Path
 import random_models
@@ -48,7 +50,7 @@ for name in sys.argv[2:]:
         large = name in ('qwen2.5-7b', 'llama-3.1-8b')
         (random_models.write_rolled if large else random_models.write_model)(part, name)
         part.rename(folder)
-" "$CACHEIR_MODELS" "$@" >>"$made/models.txt" 2>&1 || say "models: $(tail -n 1 "$made/models.txt")"
+" "$CACHEIR_MODELS" $missing >>"$made/models.txt" 2>&1 || say "models: $(tail -n 1 "$made/models.txt")"
 }
 
 all_models() {
@@ -102,7 +104,7 @@ vllm) # 530 s: five engines of vLLM start together; then one model after the oth
   until_there 540 "$made/turn/left.3" && until_there 540 "$made/turn/left.4"
   touch "$made/over" && wait
   ;;
-times) # 110 s: first and further tokens and batches of five shapes, opened together, measured one after the other
+times) # 100 s, 25 more where the models are to be made: first and further tokens and batches of five shapes, opened together, measured one after the other
   all_models
   mkdir -p "$made/turn"
   number=0
@@ -111,7 +113,7 @@ times) # 110 s: first and further tokens and batches of five shapes, opened toge
     case $SMALL in *$name*) wanted="$wanted throughput:8,32" ;; esac
     (
       until_there 60 "$CACHEIR_MODELS/$name"
-      part $((112 + began - $(date +%s))) "shape_$name" env SHAPE_TURN="$made/turn:$number:5" SHAPE_READY=$((began + 70)) \
+      part $((132 + began - $(date +%s))) "shape_$name" env SHAPE_TURN="$made/turn:$number:5" SHAPE_READY=$((began + 80)) \
         OMP_NUM_THREADS=4 python3 benchmarks/cuda/shape_run.py "$made/shape_$name.json" "$name" $wanted
       touch "$made/turn/ready.$number" "$made/turn/left.$number"
       grep -h "first token at\|further token at\|: batch" "$made/shape_$name.txt" | cut -c1-100
@@ -121,8 +123,10 @@ times) # 110 s: first and further tokens and batches of five shapes, opened toge
   wait
   ;;
 checks) # 190 s: what is right or wrong, all beside each other; then alone: the suite of kernels, tune
+  for name in $LARGE; do rm -rf "${CACHEIR_MODELS:?}/$name"; done # their memory is the processes'
   models $SMALL
   say "models made"
+  export OMP_NUM_THREADS=2
   part 125 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies bits &
   for name in $SMALL; do
     part 110 "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
@@ -138,8 +142,8 @@ checks) # 190 s: what is right or wrong, all beside each other; then alone: the 
     part 30 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" qwen3 \
       "kernel linear=cuda.triton.matmul"
   ) &
-  part 110 kit env CACHEIR_TEST_DEVICE=cuda OMP_NUM_THREADS=2 python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
-    --import-mode=importlib cacheir-cuda/tests/test_conformance.py -k "Float16 or TritonKernels" &
+  part 110 kit env CACHEIR_TEST_DEVICE=cuda python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -n 4 \
+    --import-mode=importlib cacheir-cuda/tests/test_conformance.py -k "Float16 or Kernels" &
   wait
   archive
   cat "$made"/sanitized_*.txt | grep "exit status"
