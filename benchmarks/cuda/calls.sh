@@ -62,10 +62,11 @@ all_models() {
 until_there() { until [ -e "$2" ] || [ $(($(date +%s) - began)) -gt "$1" ]; do sleep 0.3; done; }
 
 # One engine of vLLM beside ours: number, model, memory of vLLM's KV in GiB, further options of vLLM (JSON), stages.
+# No round begins after LAST_ROUND, no busy time after LAST_BUSY, and all is over at LAST, in seconds since the beginning.
 beside() {
   until_there 120 "$SCRATCH/vllm_site/unpacked" && until_there 120 "$CACHEIR_MODELS/$2"
-  BESIDE_TURN="$made/turn:$1:5" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + 455)) \
-    BESIDE_LAST=$((began + 495)) OMP_NUM_THREADS=4 timeout -k 3 $((530 + began - $(date +%s))) \
+  BESIDE_TURN="$made/turn:$1:5" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + ${LAST_ROUND:-455})) \
+    BESIDE_LAST=$((began + ${LAST_BUSY:-495})) OMP_NUM_THREADS=4 timeout -k 3 $((${LAST:-530} + began - $(date +%s))) \
     python3 benchmarks/cuda/beside.py "$made/beside_vllm-in-process_$2.json" "$CACHEIR_MODELS/$2" vllm-in-process \
     env -u PYTHONPATH -u OMP_NUM_THREADS PYTHONPATH="$SCRATCH/vllm_site" VLLM_ENABLE_V1_MULTIPROCESSING=0 \
     VLLM_CACHE_ROOT="$SCRATCH/vllm_cache" VLLM_KV_GIB="$3" VLLM_OPTIONS="$4" \
