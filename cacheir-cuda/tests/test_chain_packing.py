@@ -20,6 +20,8 @@ SMALL = [
     (Tile("residual", 8, 1, 2, "registers", 1, 0), 24, 256),
     (Tile("residual", 4, 1, 2, "shared", 1, 0), 12, 512),
     (Tile("swiglu", 16, 3, 2, "registers", 1, 0), 96, 128),
+    (tiles.packed("swiglu", 16, 2, 1, 3, 2), 96, 128),
+    (tiles.packed("residual", 4, 2, 1, 2, 2), 20, 512),
 ]
 STREAMS = [
     (tiles.stored("residual", 4, 3, 1, 2, 2), 20, 896),  # 7 steps of 3 warps: the last has one
@@ -37,7 +39,7 @@ def test_there_and_back(tile: Tile, rows: int, columns: int) -> None:
 
 @pytest.mark.parametrize(("tile", "rows", "columns"), SMALL)
 def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns: int) -> None:
-    """cpp/product.cuh, step by step: 8 elements of a lane are a fragment of rows g and g + 8 of its tile."""
+    """cpp/product.cuh and stream.cuh: 8 elements of a lane are a fragment of rows g and g + 8 of its tile."""
     random = np.random.default_rng()
     matrix, x = random.standard_normal((rows, columns)), random.standard_normal(columns)
     packed = pack(torch.from_numpy(matrix), tile).numpy()
@@ -46,7 +48,7 @@ def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns:
     slice_ = part // tile.warps
     steps = slice_ // 32
     outputs = np.zeros(rows)
-    for block in range(tile.blocks(rows)):
+    for block in range(rows // (tile.rows * tile.tiles)):
         sums = np.zeros((tile.tiles, 16))
         for warp in range(tile.warps):
             for step in range(steps):
@@ -111,7 +113,7 @@ def test_every_choice_fits_its_matrix_and_the_chip(shape: tuple[str, int, int], 
     parts = 16 // tile.rows
     if isinstance(tile, tiles.Stream):
         assert rows % tile.rows == 0
-        assert columns % (parts * 32) == 0
+        assert columns % (parts * 32 * (tile.warps if tile.hold == "packed" else 1)) == 0
         assert tile.blocks(rows) <= rows // tile.rows, "a block without a tile leaves no sum of squares"
         assert tile.steps(columns) % tile.stage == 0
         assert (tile.warps - 1) * tile.steps(columns) < columns // parts // 32, "every warp has a step"
@@ -138,8 +140,8 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
         r"^STREAM\((\w+), (\w+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+)\)", text, re.MULTILINE
     ):
         height, warps, fit, stage, stages = map(int, sizes)
-        assert hold == "stored"
-        made.add(tiles.stored(kind, height, warps, stage, stages, fit=fit).kernel(int(columns)))
+        streams = {"stored": tiles.stored, "packed": tiles.packed}[hold]
+        made.add(streams(kind, height, warps, stage, stages, fit=fit).kernel(int(columns)))
     attentions = re.findall(r"^ATTENTION\((\d+), (\d+), (\w+), (?:true|false), (\d)\)", text, re.MULTILINE)
     made |= {f"attention_{kind}_q{heads}_kv{kv}_b{fit}" for heads, kv, kind, fit in attentions}
     made |= {f"head_h{width}_r{rows}" for width, rows in re.findall(r"^HEAD_OF\((\d+), (\d+)\)", text, re.MULTILINE)}

@@ -52,8 +52,8 @@ class ChainBuffers:
         self.middle_squares = floats(tile["output"].squares(chain.hidden))
         self.qkv = floats((chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
         self.attended, self.gated = split(wide), split(chain.feed_forward)
-        self.best = floats(tiles.HEAD_BLOCKS)
-        self.best_id = torch.zeros(tiles.HEAD_BLOCKS, dtype=torch.int32, device=device)
+        self.best = floats(tiles.head_blocks(chain.hidden))
+        self.best_id = torch.zeros(self.best.numel(), dtype=torch.int32, device=device)
         words = STATE_WORDS + -(-max_seq // page_tokens)
         self.state = torch.zeros(words, dtype=torch.int32, device=device)
         self.host_state = torch.zeros(words, dtype=torch.int32).pin_memory()
@@ -128,7 +128,7 @@ class ChainStep:
         for layer in range(len(self._layers)):
             yield from self._layer(layer, number)
         yield self._head()
-        yield self._advance(tiles.HEAD_BLOCKS, number, steps if number == steps - 1 else 0)
+        yield self._advance(self._buffers.best.numel(), number, steps if number == steps - 1 else 0)
 
     def _head(self) -> KernelLaunch:
         chain, buffers, weights = self._chain, self._buffers, self._weights

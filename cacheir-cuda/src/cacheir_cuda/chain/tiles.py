@@ -84,6 +84,11 @@ def stored(kind: str, rows: int, warps: int, stage: int, stages: int, grid: int 
     return Stream(kind, rows, 1, warps, "stored", fit, 0, grid, stage, stages)
 
 
+def packed(kind: str, rows: int, warps: int, stage: int, stages: int, grid: int = 132, fit: int = 1) -> Stream:
+    """The same of a matrix that is packed as for ``Tile``: a copy of its own, which is read a little faster."""
+    return Stream(kind, rows, 1, warps, "packed", fit, 0, grid, stage, stages)
+
+
 # (kind, rows, columns) of the matrix -> the choice, the fastest of those that were timed on an H200
 # (benchmarks/cuda/notes.md): how the chain's kernels share a multiprocessor matters more than each by itself.
 CHOICES: dict[tuple[str, int, int], Tile] = {
@@ -95,22 +100,22 @@ CHOICES: dict[tuple[str, int, int], Tile] = {
     # Qwen3-1.7B
     ("qkv", 4096, 2048): Tile("qkv", 16, 2, 16, "shared", 1, 0),
     ("residual", 2048, 2048): Tile("residual", 16, 1, 16, "registers", 2, 4),
-    ("swiglu", 12288, 2048): Tile("swiglu", 16, 3, 16, "shared", 1, 0),
+    ("swiglu", 12288, 2048): packed("swiglu", 16, 16, 1, 4, grid=264),
     ("residual", 2048, 6144): Tile("residual", 16, 1, 24, "shared", 1, 0),
     # DeepSeek-R1-Distill-Qwen-1.5B
     ("qkv", 2048, 1536): Tile("qkv", 16, 1, 12, "registers", 2, 4),
     ("residual", 1536, 1536): Tile("residual", 16, 1, 12, "registers", 2, 4),
-    ("swiglu", 17920, 1536): Tile("swiglu", 16, 4, 16, "shared", 1, 0),
-    ("residual", 1536, 8960): Tile("residual", 4, 1, 10, "shared", 3, 0),
+    ("swiglu", 17920, 1536): packed("swiglu", 16, 12, 1, 16),
+    ("residual", 1536, 8960): packed("residual", 4, 10, 1, 6, grid=264),
     # Qwen2.5-7B: rings so large that a multiprocessor holds one block. Of two that fit, both may come to lie on one
     # that is free early, while others stand empty (4.2 -> 3.5 ms a token).
     ("qkv", 4608, 3584): stored("qkv", 16, 14, 1, 9, fit=2),
-    ("residual", 3584, 3584): stored("residual", 16, 14, 1, 9, fit=2),
+    ("residual", 3584, 3584): stored("residual", 16, 14, 1, 12, fit=2),
     ("swiglu", 37888, 3584): stored("swiglu", 16, 14, 1, 9),
     ("residual", 3584, 18944): stored("residual", 4, 15, 2, 4),
     # Llama-3.1-8B
     ("qkv", 6144, 4096): stored("qkv", 16, 16, 1, 8, fit=2),
-    ("residual", 4096, 4096): stored("residual", 16, 16, 1, 8, fit=2),
+    ("residual", 4096, 4096): stored("residual", 16, 16, 1, 7, fit=2),
     ("swiglu", 28672, 4096): stored("swiglu", 16, 16, 1, 8),
     ("residual", 4096, 14336): stored("residual", 4, 14, 1, 9),
 }
@@ -134,12 +139,13 @@ ATTENTIONS: dict[Heads, int] = {
     Heads(3584, 28, 4, False): 2,
     Heads(4096, 32, 8, False): 2,
 }
-HEAD_BLOCKS = 264
+HEAD_BLOCKS = 264  # of a head that does not stream
 # Width of the row -> vocabulary rows that a warp of the head takes at once, or the tile of a head that streams.
-HEAD_ROWS = {1024: 4, 2048: 1, 1536: 2}
+HEAD_ROWS = {1024: 4, 2048: 1}
 HEAD_STREAMS = {
-    3584: stored("head", 16, 14, 1, 7, grid=HEAD_BLOCKS, fit=2),
-    4096: stored("head", 16, 16, 1, 6, grid=HEAD_BLOCKS, fit=2),
+    1536: stored("head", 16, 12, 1, 16),
+    3584: stored("head", 16, 14, 1, 9),
+    4096: stored("head", 16, 16, 1, 13),
 }
 
 
@@ -158,6 +164,11 @@ def head_kernel(width: int) -> str:
     """The function's name in the cubin."""
     stream = HEAD_STREAMS.get(width)
     return stream.kernel(width) if stream else f"head_h{width}_r{HEAD_ROWS[width]}"
+
+
+def head_blocks(width: int) -> int:
+    """Blocks of the head, each of which leaves its largest logit."""
+    return HEAD_STREAMS[width].grid if width in HEAD_STREAMS else HEAD_BLOCKS
 
 
 def head_rows(width: int) -> int:
