@@ -55,7 +55,7 @@ def cells_of(stage: str) -> list[Cell]:
 
 
 def open_ours(model: str) -> Runtime:
-    """As many rows at once as the largest batch, whole prompts of 2048 tokens in one step, and of batches twice that."""
+    """As many rows at once as the largest batch, whole prompts of 2048 tokens in one step, of batches twice that."""
     most = max(batch for stage in STAGES for batch, _, _ in cells_of(stage))
     rows, tokens = max(32, most), 2048 if most == 1 else 4096
     return Runtime(
