@@ -92,7 +92,7 @@ def main() -> None:
         "musts": report_musts.table(),
     }
     (HERE / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    (HERE / "report.md").write_text(_markdown(figures, report["parity"], report["musts"]))
+    (HERE / "report.md").write_text(_markdown(figures, report["parity"], report["musts"], report["beside"]))
     (HERE / "beside.md").write_text(_beside_markdown(report["beside"]))
     single = [
         (f"{made['model']}, prompt {row['prompt']}, output {row['output']} ({made['peer']})", row["ratio"])
@@ -204,13 +204,37 @@ def _beside(made: Mapping[str, Any]) -> dict[str, Any]:
         "model": made["model"], "peer": made["peer"], "version": made["peer_said"].get("vllm", ""), "rows": rows,
         "geometric_mean": statistics.geometric_mean(row["ratio"] for row in single) if single else None,
         "geometric_mean_to_busy": statistics.geometric_mean(busy_ratios) if busy_ratios else None,
-        "partings": made.get("partings"), "telemetry": made.get("telemetry", []),
+        "measured": made.get("measured", ""), "partings": made.get("partings"), "telemetry": made.get("telemetry", []),
     }  # fmt: skip
 
 
-def _markdown(figures: list[Figure], parity: list[dict[str, Any]], musts: list[dict[str, Any]]) -> str:
+def _headline(besides: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Geometric means over the cells of one prompt, of each model's newest run beside vLLM's better mode."""
+    newest: dict[str, Mapping[str, Any]] = {}
+    for made in sorted(besides.values(), key=lambda made: str(made["measured"])):
+        if made["peer"] == "vllm-in-process" and made["geometric_mean"]:
+            newest[made["model"]] = made
+    lines = []
+    for model, made in newest.items():
+        cells = [row for row in made["rows"] if row["batch"] == 1]
+        busy = made["geometric_mean_to_busy"]
+        lines.append(
+            f"- {model}, batch 1, {len(cells)} cells: {made['geometric_mean']:.2f}x as fast as vLLM "
+            f"{made['version']} by the wall clock, "
+            + (f"{busy:.2f}x its device-busy time" if busy else "its device-busy time not measured")
+        )
+    return [*lines, ""] if lines else []
+
+
+def _markdown(
+    figures: list[Figure],
+    parity: list[dict[str, Any]],
+    musts: list[dict[str, Any]],
+    besides: Mapping[str, Mapping[str, Any]],
+) -> str:
     lines = [
         _HEAD,
+        *_headline(besides),
         "## Must by must",
         "",
         *report_musts.markdown(musts),
