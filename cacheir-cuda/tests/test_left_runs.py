@@ -91,13 +91,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         (rows_run, "KernelModule", lambda *_: made),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
-    filled = MainInputs.fill_up
+    sent = MainInputs.send
 
-    def fill_up(*given: Any) -> None:
+    def send(*given: Any) -> None:
         made.untouched()
-        filled(*given)
+        sent(*given)
 
-    monkeypatch.setattr(MainInputs, "fill_up", fill_up)
+    monkeypatch.setattr(MainInputs, "send", send)
     return made
 
 
@@ -158,7 +158,8 @@ def test_the_kernels_for_several_rows(
             if how == "run":
                 made.run(rows, staged, 4, slots, lambda outputs: None)
             else:
-                getattr(made, how)(rows, staged, slots).finish()
+                given = staged if how == "start" else [row.tokens for row in rows]
+                getattr(made, how)(rows, given, slots).finish()
         assert device.busy
     made.close_pages()
     assert device.destroyed >= 1 and not device.busy

@@ -15,12 +15,11 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from cacheir.artifact.card import CompileOptions  # noqa: E402
-from cacheir.errors import BackendError  # noqa: E402
+from cacheir.errors import BackendError, RequestError  # noqa: E402
 from cacheir.ir.types import KVType  # noqa: E402
-from cacheir.runtime.executor import ExecutorOptions, Row, Step  # noqa: E402
+from cacheir.runtime.executor import ExecutorOptions, Row, RowOutput, Step  # noqa: E402
 from cacheir.runtime.sampling import SamplingParams  # noqa: E402
 from cacheir.runtime.slots import Slots  # noqa: E402
-from cacheir.runtime.step_inputs import stage  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda.chain import rows_run, rows_tiles  # noqa: E402
@@ -119,13 +118,16 @@ def opened(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, RowsS
     return device, seat
 
 
-def staged(rows: list[Row]) -> Any:
-    return stage(rows, [row.tokens for row in rows], 1, PAGE_TOKENS, MAX_SEQ // PAGE_TOKENS)
+def made_of(seat: RowsSeat, rows: list[Row], slots: Slots | None = None) -> tuple[RowOutput, ...]:
+    return seat.start_prompt(rows, [row.tokens for row in rows], slots or Slots()).finish()
 
 
-def a_row(slot: int, tokens: list[int], position: int, want: str = "token") -> Row:
+def a_row(slot: int, tokens: list[int], position: int, want: str = "token", at: int | None = None) -> Row:
     pages = tuple(4 * slot + page for page in range(-(-(position + len(tokens)) // PAGE_TOKENS)))
-    return Row(slot=slot, tokens=tuple(tokens), position=position, pages=(pages,), want=want, sampling=GREEDY)
+    wanted = () if at is None else (at,)
+    return Row(
+        slot=slot, tokens=tuple(tokens), position=position, pages=(pages,), want=want, want_at=wanted, sampling=GREEDY
+    )
 
 
 @st.composite
@@ -137,7 +139,8 @@ def steps(draw: st.DrawFn) -> list[Row]:
         left -= count
         tokens = draw(st.lists(st.integers(0, 1023), min_size=count, max_size=count))
         want = draw(st.sampled_from(["token", "token", "nothing"]))
-        rows.append(a_row(len(rows), tokens, draw(st.integers(0, MAX_SEQ - count)), want))
+        at = draw(st.none() | st.integers(0, count - 1)) if want == "token" else None
+        rows.append(a_row(len(rows), tokens, draw(st.integers(0, MAX_SEQ - count)), want, at))
         if len(rows) == 10:
             break
     return rows
@@ -151,13 +154,13 @@ def test_each_row_gets_the_token_after_its_own_last_one(qwen_chain: Chain, asked
         device.late = 2
         for number, rows in enumerate(asked):
             slots = Slots()
-            inputs = staged(rows)
-            assert seat.takes_prompt(rows, inputs, slots) is any(row.want == "token" for row in rows)
-            outputs = seat.start_prompt(rows, inputs, slots).finish()
+            assert seat.takes_prompt(rows, slots) is any(row.want == "token" for row in rows)
+            outputs = made_of(seat, rows, slots)
             for row, output in zip(rows, outputs, strict=True):
                 assert output.slot == row.slot and output.error is None
-                last = row.position + len(row.tokens) - 1
-                expected = token_of(row.tokens[-1], last, row.pages[0][last // PAGE_TOKENS], row.position)
+                at = row.want_at[0] if row.want_at else len(row.tokens) - 1
+                place = row.position + at
+                expected = token_of(row.tokens[at], place, row.pages[0][place // PAGE_TOKENS], row.position)
                 wanted = expected if row.want == "token" else None
                 assert output.token == wanted and slots.of(row).last_token == wanted
             assert seat.counters() == {"rows_chain_steps": 0, "rows_chain_prompts": number + 1}
@@ -178,7 +181,7 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(running: Any) -> None:
     device, seat = running
     device.failing = 4
     rows = [a_row(0, [5] * 3, 0), a_row(1, [7] * 2, 9), a_row(2, [9], 20)]
-    outputs = seat.start_prompt(rows, staged(rows), Slots()).finish()
+    outputs = made_of(seat, rows)
     assert [bool(one.error) for one in outputs] == [False, True, False]
 
 
@@ -187,21 +190,29 @@ def test_tokens_that_never_come_are_an_error(running: Any) -> None:
     device.lost = True
     rows = [a_row(0, [5] * 3, 0)]
     with pytest.raises(BackendError, match="without the tokens of a prompt's 8 rows"):
-        seat.start_prompt(rows, staged(rows), Slots()).finish()
+        made_of(seat, rows)
+
+
+@pytest.mark.parametrize("pages", [1, 5])
+def test_pages_that_do_not_fit_are_refused(running: Any, pages: int) -> None:
+    _, seat = running
+    row = Row(slot=3, tokens=(5,) * 4, position=14, pages=(tuple(range(pages)),), want="token", sampling=GREEDY)
+    with pytest.raises(RequestError, match=f"slot 3 has {pages} pages .* position 17 wants 2 of the 4"):
+        made_of(seat, [row])
 
 
 def test_what_is_left_to_others(running: Any) -> None:
     _, seat = running
     slots = Slots()
     few, many = [a_row(0, [5] * 32, 0)], [a_row(0, [5] * 33, 0)]
-    assert seat.takes_prompt(few, staged(few), slots) and not seat.takes_prompt(many, staged(many), slots)
+    assert seat.takes_prompt(few, slots) and not seat.takes_prompt(many, slots)
     for changed in ({"sampling": SamplingParams(temperature=0.8, seed=1)}, {"want": "logits"}, {"want": "nothing"}):
         row = Row(slot=1, tokens=(5, 6), position=0, pages=((0,),), **{"sampling": GREEDY, "want": "token", **changed})
-        assert not seat.takes_prompt([row], staged([row]), slots)
+        assert not seat.takes_prompt([row], slots)
     row = Row(slot=2, tokens=(5, 6), position=0, pages=((0,),), want="token", want_at=(0, 1), sampling=GREEDY)
-    assert not seat.takes_prompt([row], staged([row]), slots)
+    assert not seat.takes_prompt([row], slots)
     seat.close_pages()
-    assert not seat.takes_prompt(few, staged(few), slots)
+    assert not seat.takes_prompt(few, slots)
 
 
 def test_the_executor_asks_for_few_tokens_here_and_for_others_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from cacheir.runtime.executor import (
     StepOutput,
 )
 from cacheir.runtime.slots import Slots
-from cacheir.runtime.step_inputs import Staged
+from cacheir.runtime.step_inputs import Staged, check_limits
 from cacheir.schedule.capture_plan import captures_of
 from cacheir.schedule.flatten import Launch, flatten
 from cacheir.schedule.program import Program
@@ -315,9 +315,12 @@ class CudaExecutor:
         """A step of prompts: a replay where main runs as blocks, else launch by launch."""
         if not self._own.use_cuda_graph or not self._blocks.takes("prefill"):
             return self._launch(step, None)
-        staged, program = self._staged(step), self._loaded()
-        if self._chain.rows.takes_prompt(step.rows, staged, self._slots) and self._blocks.by_rows("prefill"):
-            return self._chain.rows.start_prompt(step.rows, staged, self._slots)
+        program = self._loaded()
+        if self._chain.rows.takes_prompt(step.rows, self._slots) and self._blocks.by_rows("prefill"):
+            tokens = [self._slots.tokens(row) for row in step.rows]
+            check_limits(step, tokens, program)
+            return self._chain.rows.start_prompt(step.rows, tokens, self._slots)
+        staged = self._staged(step)
         reason = why_no_prefill_graph(staged, program)
         if reason is not None:
             self._misses[reason] += 1

@@ -13,7 +13,10 @@ I32 = NDArray[np.int32]
 
 
 class MainInputs:
-    """i32 tensors by name; ``shapes`` are theirs. Each is a view of one buffer."""
+    """i32 tensors by name; ``shapes`` are theirs. Each is a view of one buffer.
+
+    ``arrays`` are the same on the host, from where they are copied.
+    """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device) -> None:
         total = sum(map(prod, shapes.values()))
@@ -21,29 +24,33 @@ class MainInputs:
         self._host = host.pin_memory() if device.type == "cuda" else host
         self._device = torch.zeros(total, dtype=torch.int32, device=device)
         self.tensors: dict[str, torch.Tensor] = {}
-        self._arrays: dict[str, I32] = {}
+        self.arrays: dict[str, I32] = {}
         start = 0
         for name, shape in shapes.items():
             part = slice(start, start + prod(shape))
             self.tensors[name] = self._device[part].view(shape)
-            self._arrays[name] = self._host[part].view(shape).numpy()
+            self.arrays[name] = self._host[part].view(shape).numpy()
             start = part.stop
 
     def fill(self, arrays: Mapping[str, I32]) -> None:
         """Copy the arrays of these names to the device. The copy before must be over: a step's end waits for it."""
-        for name, array in self._arrays.items():
+        for name, array in self.arrays.items():
             array[...] = arrays[name]
-        self._device.copy_(self._host, non_blocking=True)
+        self.send()
 
     def fill_up(self, given: Mapping[str, I32], rest: Mapping[str, int]) -> None:
         """As ``fill`` for arrays that are smaller, or missing: filled up by the number of that name in ``rest``, or 0.
 
         They are written where the copy takes them from: between two runs of steps the device stands still.
         """
-        for name, array in self._arrays.items():
+        for name, array in self.arrays.items():
             part = given.get(name)
             if part is None or part.shape != array.shape:
                 array[...] = rest.get(name, 0)
             if part is not None:
                 array[tuple(map(slice, part.shape))] = part
+        self.send()
+
+    def send(self) -> None:
+        """Queue the copy of ``arrays`` to the device."""
         self._device.copy_(self._host, non_blocking=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.runtime.row_outputs import row_output
@@ -92,7 +90,14 @@ class PrefillGraphs:
             return outputs
         coming = coming_to_host(made.tokens)
 
-        return UnderWay(lambda: prompt_outputs(step.rows, staged.head_spans, coming(), slots))
+        def finish() -> tuple[RowOutput, ...]:
+            tokens = coming()
+            return tuple(
+                row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
+                for row, span in zip(step.rows, staged.head_spans)
+            )
+
+        return UnderWay(finish)
 
     def warm(self, sizes: PrefillSizes) -> None:
         """Run a step of padding alone."""
@@ -113,16 +118,6 @@ class PrefillGraphs:
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-
-
-def prompt_outputs(
-    rows: Sequence[Row], spans: Sequence[slice], tokens: NDArray[Any], slots: Slots
-) -> tuple[RowOutput, ...]:
-    """The outputs of ``rows`` from the greedy ``tokens`` i32 [R] of their head rows; slots keep their tokens."""
-    return tuple(
-        row_output(row, "head.greedy", tokens[span], slots) if row.want == "token" else RowOutput(slot=row.slot)
-        for row, span in zip(rows, spans)
-    )
 
 
 def greedy_tokens(rows: Sequence[Row], slots: Slots) -> bool:

@@ -11,44 +11,44 @@ from numpy.typing import NDArray
 
 from cacheir.errors import BackendError
 from cacheir.runtime.executor import Row, RowOutput
+from cacheir.runtime.row_outputs import token_output
 from cacheir.runtime.slots import Slots
-from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain import rows_tiles
 from cacheir_cuda.chain.driver_calls import Graph
 from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import KernelLaunch
-from cacheir_cuda.chain.rows_launches import RowsInputs, RowsStep
+from cacheir_cuda.chain.prompt_inputs import PromptInputs, PromptPositions
+from cacheir_cuda.chain.rows_launches import RowsStep
 from cacheir_cuda.chain.told_steps import EMPTY
-from cacheir_cuda.main_inputs import MainInputs
-from cacheir_cuda.prefill_graphs import prompt_outputs
 from cacheir_cuda.under_way import UnderWay
 
 
 class RowsPrompts:
     """Steps of prompts of up to 32 tokens together, filled up to 8, 16 or 32 of them and to a power of two of rows.
 
-    ``table_width`` pages hold the longest sequence. A graph is recorded when a step first needs it: 18 at most.
+    A graph is recorded when a step first needs it: 18 at most.
     """
 
-    def __init__(self, step: RowsStep, module: KernelModule, table_width: int, device: torch.device) -> None:
-        self._step, self._module, self._table_width, self._device = step, module, table_width, device
+    def __init__(self, step: RowsStep, module: KernelModule, positions: PromptPositions, device: torch.device) -> None:
+        self._step, self._module, self._positions, self._device = step, module, positions, device
         self._recorded: dict[tuple[int, int], _Recorded] = {}
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.captures = 0
 
-    def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
-        """One step on the device's queue, whose rows want their greedy token or nothing."""
-        recorded, stream = self._recorded_for(staged), torch.cuda.current_stream(self._device)
+    def start(self, rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], slots: Slots) -> UnderWay:
+        """One step on the device's queue. ``rows``, whose ids are ``tokens``, want their greedy token or nothing."""
+        recorded = self._recorded_for(sum(map(len, tokens)), len(rows))
+        stream = torch.cuda.current_stream(self._device)
         self._over.synchronize()  # whatever became of the step before, its ring and inputs are free from here on
-        recorded.inputs.fill_up(staged.inputs, {"slots": -1, "row_starts": staged.tokens})
+        places = recorded.inputs.fill(rows, tokens)
         recorded.ring[...] = EMPTY
         self._module.driver.replay(recorded.graph, stream.cuda_stream)
         self._over.record(stream)
 
         def finish() -> tuple[RowOutput, ...]:
-            while EMPTY in (tokens := recorded.ring[0, staged.inputs["head_rows"]]):
+            while EMPTY in (made := recorded.ring[places].tolist()):
                 self._check_running(recorded)
-            return prompt_outputs(rows, staged.head_spans, tokens, slots)
+            return tuple(_output(row, token, slots) for row, token in zip(rows, made))
 
         return UnderWay(finish)
 
@@ -58,11 +58,11 @@ class RowsPrompts:
         self._module.driver.destroy([recorded.graph for recorded in self._recorded.values()])
         self._recorded.clear()
 
-    def _recorded_for(self, staged: Staged) -> _Recorded:
-        count = next(size for size in rows_tiles.BUCKETS if staged.tokens <= size)
-        sequences = 1 << (staged.rows - 1).bit_length()
+    def _recorded_for(self, tokens: int, rows: int) -> _Recorded:
+        count = next(size for size in rows_tiles.BUCKETS if tokens <= size)
+        sequences = 1 << (rows - 1).bit_length()
         if (count, sequences) not in self._recorded:
-            made = _Recorded(count, sequences, self._table_width, self._device)
+            made = _Recorded(PromptInputs(count, sequences, self._positions, self._device), count, self._device)
             made.graph = self._module.record(self._launches(made))
             self._recorded[count, sequences] = made
             self.captures += 1
@@ -70,32 +70,34 @@ class RowsPrompts:
 
     def _launches(self, recorded: _Recorded) -> list[KernelLaunch]:
         """One step, which leaves the inputs as they are: the next one brings its own."""
-        step, inputs, produced = self._step, recorded.rows, recorded.inputs.tensors["produced"]
-        told = step.advance(inputs, recorded.tokens, produced, step=0, steps=0)
-        return [step.begin(inputs), *step.layers(inputs), step.head(recorded.count), told]
+        step, inputs = self._step, recorded.inputs.device
+        told = step.advance(inputs, recorded.tokens, recorded.inputs.produced, step=0, steps=0)
+        return [step.begin(inputs), *step.layers(inputs), step.head(inputs.count), told]
 
     def _check_running(self, recorded: _Recorded) -> None:
         """Raise BackendError where the device is through and tokens are not there."""
         time.sleep(0)  # other threads may run meanwhile
         over: bool = self._over.query()  # type: ignore[no-untyped-call]
-        if over and EMPTY in recorded.ring[0].tolist():
-            raise BackendError(f"the kernels ended without the tokens of a prompt's {recorded.count} rows")
+        if over and EMPTY in recorded.ring.tolist():
+            raise BackendError(f"the kernels ended without the tokens of a prompt's {len(recorded.ring)} rows")
 
 
 class _Recorded:
-    """The inputs of a step of ``count`` tokens in ``sequences`` rows, the ring of its tokens in pinned memory."""
+    """The inputs of a step of ``count`` tokens, its graph, and the ring of its tokens in pinned memory."""
 
     graph: Graph
 
-    def __init__(self, count: int, sequences: int, table_width: int, device: torch.device) -> None:
-        names = ("tokens", "positions", "slots", "produced")
-        shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(names, (count,)), "row_starts": (sequences + 1,)}
-        self.count = count
-        self.inputs = MainInputs({**shapes, "page_table": (sequences, table_width)}, device)
-        given = self.inputs.tensors
-        self.rows = RowsInputs(
-            given["tokens"], given["positions"], given["slots"], given["page_table"], given["row_starts"]
-        )
-        tokens = torch.zeros((1, count), dtype=torch.int32)
+    def __init__(self, inputs: PromptInputs, count: int, device: torch.device) -> None:
+        self.inputs = inputs
+        tokens = torch.zeros(count, dtype=torch.int32)
         self.tokens = tokens.pin_memory() if device.type == "cuda" else tokens
         self.ring: NDArray[np.int32] = self.tokens.numpy()
+
+
+def _output(row: Row, token: int, slots: Slots) -> RowOutput:
+    """What a row wanted; its slot keeps the token."""
+    if row.want == "nothing":
+        return RowOutput(slot=row.slot)
+    if token >= 0:
+        slots.of(row).last_token = token
+    return token_output(row, token)

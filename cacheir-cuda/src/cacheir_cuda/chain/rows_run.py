@@ -17,6 +17,7 @@ from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain.driver_calls import Graph
 from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
+from cacheir_cuda.chain.prompt_inputs import PromptPositions
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
 from cacheir_cuda.chain.rows_prompts import RowsPrompts
@@ -57,8 +58,9 @@ class RowsChain:
             raise BackendUnavailable(reason)
         self._buffers = RowsBuffers(self._chain, self._device, max_seq)
         self._step = RowsStep(self._chain, self._weights, self._buffers, pool)
-        self._table_width, self._max_seq = -(-max_seq // pool.page_tokens), max_seq
-        self._prompts = RowsPrompts(self._step, self._module, self._table_width, self._device)
+        positions = PromptPositions(max_seq, pool.page_tokens)
+        self._table_width, self._max_seq = positions.table_width, max_seq
+        self._prompts = RowsPrompts(self._step, self._module, positions, self._device)
 
     def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` greedy steps of ``rows``, whose first inputs are ``staged``; how many were reported to ``sink``."""
@@ -75,10 +77,10 @@ class RowsChain:
         told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
         return UnderWay(partial(told, 0))
 
-    def start_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
+    def start_prompt(self, rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], slots: Slots) -> UnderWay:
         """One step of prompts on the device's queue; see ``RowsPrompts``."""
         assert self._prompts is not None, "open comes first"
-        return self._prompts.start(rows, staged, slots)
+        return self._prompts.start(rows, tokens, slots)
 
     def layers(self, inputs: RowsInputs) -> tuple[Sequence[Callable[[], None]], RowsBuffers]:
         """Calls for the embedding and the kernels of each layer, in order, and where the rows are after them."""

@@ -17,7 +17,7 @@ from cacheir_cuda.chain.rows_refusal import why_not_rows
 from cacheir_cuda.chain.rows_run import COUNTS, RowsChain
 from cacheir_cuda.layer_plan import MainPlan
 from cacheir_cuda.pool import Pool
-from cacheir_cuda.prefill_graphs import fits_graph, greedy_tokens
+from cacheir_cuda.prefill_graphs import greedy_tokens
 from cacheir_cuda.under_way import UnderWay
 
 MOST_ROWS = COUNTS[-1]
@@ -72,15 +72,17 @@ class RowsSeat:
         self.steps += 1
         return self._rows.start(rows, staged, slots)
 
-    def takes_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> bool:
+    def takes_prompt(self, rows: Sequence[Row], slots: Slots) -> bool:
         """Whether a step of prompts runs here whose main ``is_main``: few tokens, each row's greedy one or none."""
-        return not self.refusal and staged.tokens <= MOST_ROWS and fits_graph(staged) and greedy_tokens(rows, slots)
+        if self.refusal or sum(len(row.tokens) or 1 for row in rows) > MOST_ROWS:
+            return False
+        return all(len(row.want_at) <= 1 for row in rows) and greedy_tokens(rows, slots)
 
-    def start_prompt(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
+    def start_prompt(self, rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], slots: Slots) -> UnderWay:
         """``RowsChain.start_prompt``."""
         assert self._rows is not None
         self.prompts += 1
-        return self._rows.start_prompt(rows, staged, slots)
+        return self._rows.start_prompt(rows, tokens, slots)
 
     def is_main(self, plan: MainPlan) -> bool:
         """Whether the kernels are there and compute what ``plan`` does, for as many rows as they take."""
