@@ -86,7 +86,7 @@ vllm) # 530 s: five engines of vLLM start together; then one model after the oth
   (
     until_there 120 "$SCRATCH/vllm_site/unpacked"
     part 75 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 OMP_NUM_THREADS=2 \
-      python3 benchmarks/cuda/untried.py "$made/untried_vllm.json" qwen3 \
+      python3 benchmarks/cuda/untried.py "$made/untried_vllm.json" llama \
       "kernel paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill" \
       "kernel paged_attention_decode=cuda.adapter.flash_attention_vllm_decode"
   ) &
@@ -139,8 +139,8 @@ checks) # 190 s: what is right or wrong, all beside each other; then alone: the 
   done
   part 115 sanitize env OUT="$made" SECONDS_EACH=100 sh benchmarks/cuda/next_session.sh sanitize &
   (
-    part 90 untried python3 benchmarks/cuda/untried.py "$made/untried.json" qwen3
-    part 30 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" qwen3 \
+    part 90 untried python3 benchmarks/cuda/untried.py "$made/untried.json" llama
+    part 30 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" llama \
       "kernel linear=cuda.triton.matmul"
   ) &
   part 110 kit env CACHEIR_TEST_DEVICE=cuda python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -n 4 \
