@@ -102,7 +102,7 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode
         _note_prompt(entry, part, output)
     sequence.cached += part.tokens
     if not part.last:
-        _enter(state, entry)
+        _enter_soon(state, entry)
     elif entry.job.want == "hidden":
         _enter(state, entry)
         end(state, entry, "stop", now, hidden=None if output.hidden is None else output.hidden[-1])
@@ -122,7 +122,7 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode
             entry.masked = False
             if entry.job.trace is not None:
                 entry.job.trace.note((token,), mode, len(sequence.ids), sequence.tables, state.kv.page_tokens)
-            _enter(state, entry)
+            _enter_soon(state, entry)
             take_token(state, entry, token, now, logprobs)
 
 
@@ -303,19 +303,41 @@ def _tell(entry: Entry, ended: bool, ids: tuple[int, ...], logprobs: TokenLogpro
 
 
 def _give_back(state: EngineState, entry: Entry) -> None:
+    _enter_late(state, entry)
     state.index.release(entry.nodes)
     entry.nodes = []
     entry.sequence.tables = state.kv.cut(entry.sequence.tables, 0)
 
 
+def _enter_soon(state: EngineState, entry: Entry) -> None:
+    """``_enter``, where nobody waits who could use the pages once clients are told: while the next step runs.
+
+    Whoever comes is taken in after that, and whoever leaves does it before.
+    """
+    if not state.outbox.holds or state.waiting:
+        _enter(state, entry)
+    elif _has_new_pages(state, entry):
+        entry.enters = True
+        state.outbox.post(_enter_late, state, entry)
+
+
+def _enter_late(state: EngineState, entry: Entry) -> None:
+    if entry.enters:
+        entry.enters = False
+        _enter(state, entry)
+
+
 def _enter(state: EngineState, entry: Entry) -> None:
     """Whole pages that are new become known to the prefix index."""
     sequence = entry.sequence
-    if not state.reuses or sequence.cached // state.kv.page_tokens <= len(entry.nodes):
-        return
-    salt = entry.job.salt
-    if state.index.extend(entry.nodes, sequence.ids, sequence.cached, sequence.tables, salt):
-        sequence.tables = state.index.adopted(entry.nodes, sequence.tables)
+    if _has_new_pages(state, entry):
+        salt = entry.job.salt
+        if state.index.extend(entry.nodes, sequence.ids, sequence.cached, sequence.tables, salt):
+            sequence.tables = state.index.adopted(entry.nodes, sequence.tables)
+
+
+def _has_new_pages(state: EngineState, entry: Entry) -> bool:
+    return state.reuses and entry.sequence.cached // state.kv.page_tokens > len(entry.nodes)
 
 
 def _take_draft(state: EngineState, entry: Entry, draft: tuple[int, ...], logits: np.ndarray, now: float) -> None:

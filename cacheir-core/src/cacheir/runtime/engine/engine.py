@@ -290,6 +290,8 @@ class Engine:
                 elif result.token is not None and result.slot not in errors:
                     tokens[result.slot].append(result.token)
             steps += 1
+            if steps == 1:  # said only now: while the device is at work, not before it is
+                self.state.outbox.flush()
             if steps >= due:
                 self._take_ahead(plan, tokens)
                 due = steps + max(1, min(portion, (plan.ahead - steps) // 2))
@@ -297,7 +299,6 @@ class Engine:
                     return True
             return self.wanted()
 
-        self.state.outbox.flush()
         self.state.outbox.holds = False
         began, most = self._clock(), self._ahead_seconds()
         try:

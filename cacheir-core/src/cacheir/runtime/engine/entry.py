@@ -39,6 +39,7 @@ class Entry:
     preemptions: int = 0
     lost: int = 0  # tokens whose keys and values the last preemption took
     running: bool = False
+    enters: bool = False  # its new pages are still to become known to the prefix index
     masked: bool = False  # the next token is picked within the vocabulary's mask, since the last pick was none of it
     draft: tuple[int, ...] = ()  # what the next step may check besides
     text: str = ""  # all that was delivered, for a client that joins late
