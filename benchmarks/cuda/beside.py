@@ -7,8 +7,9 @@ answers with ``"busy": {"seconds": s, "kernels": n}`` besides. Both get the same
 
 BESIDE_STAGES says what is measured, in this order, "singles;128x128x128;busy;judged" for example: cells as batch x
 prompt x output ("singles" for the twelve of one prompt, nothing for a stage of the others), the busy time of every
-cell so far, and whether answers part at clear places. BESIDE_UNTIL (no round begins later, seconds since the epoch),
-BESIDE_LAST (no busy time later), BESIDE_ROUNDS, BESIDE_TURN and BESIDE_READY (``beside_turns.Turns``) say when.
+cell so far ("busy1": of those of one prompt), and whether answers part at clear places. BESIDE_UNTIL (no round begins
+later, seconds since the epoch), BESIDE_LAST (no busy time later), BESIDE_ROUNDS, BESIDE_TURN and BESIDE_READY
+(``beside_turns.Turns``) say when.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ WARM_UPS = 2
 ROUNDS = int(os.environ.get("BESIDE_ROUNDS", "20"))
 UNTIL = float(os.environ.get("BESIDE_UNTIL", "inf"))
 LAST = float(os.environ.get("BESIDE_LAST", "inf"))
-MOST_JUDGED = 24  # partings that are judged: each takes a pass in float32
+MOST_JUDGED = 12  # partings that are judged: each takes a pass in float32
 
 
 def cells_of(stage: str) -> list[Cell]:
     """The cells of a stage, none for one that is no measurement of times."""
-    if stage in ("busy", "judged", ""):
+    if stage in ("busy", "busy1", "judged", ""):
         return []
     if stage == "singles":
         return SINGLES
@@ -127,10 +128,10 @@ class Beside:
             self.made["counters"] = dict(self.runtime.counters())
             self.keep()
 
-    def busy(self) -> None:
-        """How long the device was busy in one run of each cell, of either engine."""
+    def busy(self, most: int) -> None:
+        """How long the device was busy in one run of each cell of up to ``most`` prompts, of either engine; once."""
         for row in self.made["cells"]:
-            if time.time() > LAST or not row["ours_s"]:
+            if time.time() > LAST or not row["ours_s"] or row["batch"] > most or "ours_busy" in row:
                 continue
             prompts, output = self.fresh(row["batch"], row["prompt"]), row["output"]
             row["peer_busy"] = self.peer.busy(prompts, output)
@@ -173,13 +174,13 @@ def main() -> None:
             turns.ready()
             for number, stage in enumerate(stage for stage in STAGES if stage != "judged"):
                 turns.begin(number)
-                if stage == "busy":
-                    both.busy()
+                if stage in ("busy", "busy1"):
+                    both.busy(1 if stage == "busy1" else 10**6)
                 else:
                     both.measure(cells_of(stage))
                 turns.end(number)
             peer.close()
-            if "judged" in STAGES:
+            if "judged" in STAGES and time.time() < LAST:
                 both.judge(model)
     finally:
         turns.leave()

@@ -16,7 +16,6 @@ mkdir -p "$OUT" && rm -rf "$made" && mkdir -p "$made" || exit 1
 say() { echo "[$(($(date +%s) - began)) s] $*"; }
 
 # 40 GB of models lie in memory where that much may lie there.
-if command -v nvidia-smi >/dev/null; then mount -o remount,size=64g /dev/shm 2>/dev/null; fi
 room=$(df -BG --output=avail /dev/shm | tail -n 1 | tr -dc 0-9)
 if [ "${room:-0}" -ge 45 ]; then place=/dev/shm/models; else place=$SCRATCH/models; fi
 [ -d "$SCRATCH/models" ] && place=$SCRATCH/models
@@ -65,8 +64,8 @@ until_there() { until [ -e "$2" ] || [ $(($(date +%s) - began)) -gt "$1" ]; do s
 # No round begins after LAST_ROUND, no busy time after LAST_BUSY, and all is over at LAST, in seconds since the beginning.
 beside() {
   until_there 120 "$SCRATCH/vllm_site/unpacked" && until_there 120 "$CACHEIR_MODELS/$2"
-  BESIDE_TURN="$made/turn:$1:5" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + ${LAST_ROUND:-455})) \
-    BESIDE_LAST=$((began + ${LAST_BUSY:-495})) OMP_NUM_THREADS=4 timeout -k 3 $((${LAST:-530} + began - $(date +%s))) \
+  BESIDE_TURN="$made/turn:$1:5" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + ${LAST_ROUND:-475})) \
+    BESIDE_LAST=$((began + ${LAST_BUSY:-530})) OMP_NUM_THREADS=4 timeout -k 3 $((${LAST:-550} + began - $(date +%s))) \
     python3 benchmarks/cuda/beside.py "$made/beside_vllm-in-process_$2.json" "$CACHEIR_MODELS/$2" vllm-in-process \
     env -u PYTHONPATH -u OMP_NUM_THREADS PYTHONPATH="$SCRATCH/vllm_site" VLLM_ENABLE_V1_MULTIPROCESSING=0 \
     VLLM_CACHE_ROOT="$SCRATCH/vllm_cache" VLLM_KV_GIB="$3" VLLM_OPTIONS="$4" \
@@ -80,7 +79,7 @@ beside() {
 archive() { tar czf "$OUT/call_$call.tgz.part" -C "$made" . && mv "$OUT/call_$call.tgz.part" "$OUT/call_$call.tgz"; }
 
 case $call in
-vllm) # 530 s: five engines of vLLM start together; then one model after the other, sample by sample in turn
+vllm) # 550 s: five engines of vLLM start together; then one model after the other, sample by sample in turn
   (python3 "$PACK/unpack_vllm.py" "$PACK" "$SCRATCH/vllm_site" >"$made/unpack.txt" 2>&1 && touch "$SCRATCH/vllm_site/unpacked") &
   all_models
   (
@@ -92,7 +91,7 @@ vllm) # 530 s: five engines of vLLM start together; then one model after the oth
   ) &
   mkdir -p "$made/turn"
   sizes='"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]}, "max_num_seqs": 256'
-  small="singles;128x128x128;8x128x128,32x128x128;busy;judged" large="1x512x1,1x512x128;;;busy"
+  small="singles;128x128x128;8x128x128,32x128x128;busy1;busy;judged" large="1x512x1,1x512x128;;;busy1"
   beside 0 qwen3-0.6b 5 "{$sizes}" "$small" &
   beside 1 qwen3-1.7b 5 "{$sizes}" "$small" &
   beside 2 r1-distill-1.5b 2 "{$sizes}" "$small" &
@@ -101,8 +100,8 @@ vllm) # 530 s: five engines of vLLM start together; then one model after the oth
   for at in 100 200 300 400; do
     (until_there $at "$made/over" && [ ! -e "$made/over" ] && free -g | sed -n 2p && archive) &
   done
-  until_there 540 "$made/turn/left.0" && until_there 540 "$made/turn/left.1" && until_there 540 "$made/turn/left.2"
-  until_there 540 "$made/turn/left.3" && until_there 540 "$made/turn/left.4"
+  until_there 560 "$made/turn/left.0" && until_there 560 "$made/turn/left.1" && until_there 560 "$made/turn/left.2"
+  until_there 560 "$made/turn/left.3" && until_there 560 "$made/turn/left.4"
   touch "$made/over" && wait
   ;;
 times) # 100 s, 25 more where the models are to be made: first and further tokens and batches of five shapes, opened together, measured one after the other

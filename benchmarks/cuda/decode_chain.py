@@ -82,7 +82,7 @@ def parity(runtime: Runtime, tensors: dict[str, torch.Tensor], name: str) -> lis
     shape = SHAPES[name][1]
     chain: DecodeChain = runtime._model.executor._chain._chain
     rows = []
-    for context, steps in ((16, 48), (500, 24), (2040, 16)):
+    for context, steps in ((16, 48), (500, 48), (2040, 48)):
         sequence = Sequence(runtime, context, context)
         eager = EagerDecoder(tensors, shape, chain._chain.eps, *sequence.keys_and_values(shape.layers))
         errors, margins = [], []

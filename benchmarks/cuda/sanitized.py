@@ -23,7 +23,7 @@ from cacheir.runtime.sampling import SamplingParams
 from cacheir_cuda.runtime import CudaRuntime
 from cacheir_importers.tiny import write_tiny
 
-LAYERS, VOCABULARY, TOKENS = 2, 4096, 4
+LAYERS, VOCABULARY, TOKENS = 4, 4096, 4  # fewer layers the chains refuse
 PROMPTS = (1, 17, 37)  # tokens: less than a page, one more than one, some pages
 OPTIONS: dict[str, dict[str, Any]] = {
     "launches": {"use_cuda_graph": False, "decode_chain": False},
@@ -64,6 +64,8 @@ def main() -> None:
                 for temperature in (0.0, 0.8) if part in OPTIONS else (0.0,):
                     made = answers(runtime, count, spec.vocab_size, temperature)
                     assert [len(tokens) for tokens in made] == [TOKENS] * count, made
+            refused = [name for name in runtime.counters() if name.startswith("decode_chain_refused")]
+            assert part in OPTIONS or not refused, refused
             print(part, "tokens came;", {name: n for name, n in runtime.counters().items() if n})
 
 
