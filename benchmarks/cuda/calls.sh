@@ -131,12 +131,12 @@ checks) # 190 s: what is right or wrong, all beside each other; then alone: the 
   for name in $SMALL; do
     part 110 "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
     (
-      part 60 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" parity repeats
-      part 70 "rows_chain_$name" python3 benchmarks/cuda/rows_chain.py \
+      part 75 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" parity repeats
+      part 60 "rows_chain_$name" python3 benchmarks/cuda/rows_chain.py \
         cacheir-cuda/src/cacheir_cuda/cubins/rows_chain.sm_90a.cubin "$name" products attention prompt ends step
     ) &
   done
-  part 115 sanitize env OUT="$made" SECONDS_EACH=100 sh benchmarks/cuda/next_session.sh sanitize &
+  part 115 sanitize nice -n 5 env OUT="$made" SECONDS_EACH=100 sh benchmarks/cuda/next_session.sh sanitize &
   (
     part 90 untried python3 benchmarks/cuda/untried.py "$made/untried.json" llama
     part 30 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" llama \
