@@ -44,12 +44,12 @@ def token_of(token: int, position: int, page: int, first: int) -> int:
 
 
 class Device:
-    """Reads and writes what the launches of a graph point to. ``late``: so many looks pass before the tokens come."""
+    """Reads and writes what the launches of a graph point to."""
 
     def __init__(self) -> None:
         self.driver = SimpleNamespace(replay=self.replay, destroy=self.destroy)
         self.graphs: list[Any] = []
-        self.late, self.lost, self.failing, self.coming = 0, False, -1, None
+        self.lost, self.failing, self.coming = False, -1, None
 
     def record(self, launches: Any) -> Any:
         kernels = [one.kernel for one in launches]
@@ -84,19 +84,12 @@ class Device:
             made[self.failing] = -1
         assert not numbers(advance.produced, count).any()
         self.coming = (numbers(advance.ring, count), made)
-        self.looks = 0
 
-    def look(self) -> bool:
-        """Whether the device is through; tokens come one by one before that, the last first."""
-        self.looks += 1
-        ring, made = self.coming
-        if self.lost:
-            return True
-        if self.looks > self.late:
+    def wait(self) -> None:
+        """The tokens come when they are waited for, as late as can be."""
+        if self.coming is not None and not self.lost:
+            ring, made = self.coming
             ring[...] = made
-        else:
-            ring[-self.looks :] = made[-self.looks :]
-        return self.looks > self.late
 
 
 @pytest.fixture
@@ -107,7 +100,7 @@ def running(qwen_chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def opened(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, RowsSeat]:
     device = Device()
-    over = SimpleNamespace(record=lambda stream: None, query=device.look, synchronize=lambda: None)
+    over = SimpleNamespace(record=lambda stream: None, synchronize=device.wait)
     monkeypatch.setattr(rows_run, "KernelModule", lambda *_: device)
     monkeypatch.setattr(torch.cuda, "Event", lambda: over)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))

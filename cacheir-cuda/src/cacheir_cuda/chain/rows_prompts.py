@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,28 +32,35 @@ class RowsPrompts:
         self._step, self._module, self._positions, self._device = step, module, positions, device
         self._recorded: dict[tuple[int, int], _Recorded] = {}
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._under_way = False
         self.captures = 0
 
     def start(self, rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], slots: Slots) -> UnderWay:
         """One step on the device's queue. ``rows``, whose ids are ``tokens``, want their greedy token or nothing."""
         recorded = self._recorded_for(sum(map(len, tokens)), len(rows))
         stream = torch.cuda.current_stream(self._device)
-        self._over.synchronize()  # whatever became of the step before, its ring and inputs are free from here on
+        if self._under_way:  # nobody waited for the step before, and the device may still read its inputs
+            self._over.synchronize()
         places = recorded.inputs.fill(rows, tokens)
         recorded.ring[...] = EMPTY
+        self._under_way = True
         self._module.driver.replay(recorded.graph, stream.cuda_stream)
         self._over.record(stream)
 
         def finish() -> tuple[RowOutput, ...]:
-            while EMPTY in (made := recorded.ring[places].tolist()):
-                self._check_running(recorded)
+            # No token comes much before the end: looking for it meanwhile would cost more than it finds earlier.
+            self._over.synchronize()
+            self._under_way = False
+            made = recorded.ring[places].tolist()
+            if EMPTY in made:
+                raise BackendError(f"the kernels ended without the tokens of a prompt's {len(recorded.ring)} rows")
             return tuple(_output(row, token, slots) for row, token in zip(rows, made))
 
         return UnderWay(finish)
 
     def close(self) -> None:
         """Let go of the graphs."""
-        self._over.synchronize()  # a token is there before the kernel that wrote it has ended
+        self._over.synchronize()
         self._module.driver.destroy([recorded.graph for recorded in self._recorded.values()])
         self._recorded.clear()
 
@@ -73,13 +79,6 @@ class RowsPrompts:
         step, inputs = self._step, recorded.inputs.device
         told = step.advance(inputs, recorded.tokens, recorded.inputs.produced, step=0, steps=0)
         return [step.begin(inputs), *step.layers(inputs), step.head(inputs.count), told]
-
-    def _check_running(self, recorded: _Recorded) -> None:
-        """Raise BackendError where the device is through and tokens are not there."""
-        time.sleep(0)  # other threads may run meanwhile
-        over: bool = self._over.query()  # type: ignore[no-untyped-call]
-        if over and EMPTY in recorded.ring.tolist():
-            raise BackendError(f"the kernels ended without the tokens of a prompt's {len(recorded.ring)} rows")
 
 
 class _Recorded:
