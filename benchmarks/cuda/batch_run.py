@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import statistics
@@ -182,6 +183,7 @@ def device_times(folder: Path, **options: str) -> dict[str, Any]:
 
 def main() -> None:
     """Write every row as soon as it is there."""
+    gc.set_threshold(200_000)  # as the command cacheir sets it
     given = sys.argv[2:4] if sys.argv[2:3] == ["--model"] else []
     keep = ReportRows(Path(sys.argv[1]), sys.argv[2 + len(given) :]).keep
     with tempfile.TemporaryDirectory() as place:

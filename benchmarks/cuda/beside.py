@@ -14,6 +14,7 @@ later, seconds since the epoch), BESIDE_LAST (no busy time later), BESIDE_ROUNDS
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import statistics
@@ -158,6 +159,7 @@ class Beside:
 
 def main() -> None:
     """Every stage in its turn."""
+    gc.set_threshold(200_000)  # as the command cacheir sets it
     out, model, name, command = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
     turns = Turns(os.environ.get("BESIDE_TURN", ""), float(os.environ.get("BESIDE_READY", "inf")))
     peer = Peer(command)

@@ -7,6 +7,7 @@ waits for), ``start`` (from an artifact to the first token in a fresh process, a
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import subprocess
@@ -218,6 +219,7 @@ def start(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Write every row as soon as it is there."""
+    gc.set_threshold(200_000)  # as the command cacheir sets it
     given = sys.argv[2:4] if sys.argv[2:3] == ["--model"] else []
     keep = ReportRows(Path(sys.argv[1]), sys.argv[2 + len(given) :]).keep
     with tempfile.TemporaryDirectory() as place:

@@ -8,6 +8,7 @@ several shapes are opened and warmed up together, and then measured one after th
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import sys
@@ -186,6 +187,7 @@ def kernels(runtime: Runtime, length: int = 2048) -> dict[str, Any]:
 
 def main() -> None:
     """Each part in turn."""
+    gc.set_threshold(200_000)  # as the command cacheir sets it
     out, name, parts = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or ["first", "tokens", "stages", "kernels"]
     rows = ReportRows(out, [])
     turns = Turns(os.environ.get("SHAPE_TURN", ""), float(os.environ.get("SHAPE_READY", "inf")))
