@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -24,6 +24,9 @@ MAX_TOP_K = 2**31 - 1  # more than any vocabulary; executors count tokens in i32
 # Below this a temperature cannot be told from 0 in float32 once logits are divided by it.
 MIN_TEMPERATURE = 1e-4
 MAX_TEMPERATURE = 100.0
+
+# Of a field's value and all of them: what is kept of it, or a RequestError.
+Check = Callable[[Any, "SamplingParams"], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,34 +70,10 @@ class SamplingParams:
     min_tokens: int = 0
 
     def __post_init__(self) -> None:
-        _check_temperature(self.temperature)
-        _check_integer("top_k", self.top_k, 0, None)
-        _check_number("top_p", self.top_p, 0.0, 1.0, zero=False)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        if self.seed is not None:
-            _check_integer("seed", self.seed, 0, MAX_SEED)
-        if self.max_tokens is not None:
-            _check_integer("max_tokens", self.max_tokens, 1, None)
-        object.__setattr__(self, "top_k", min(self.top_k, MAX_TOP_K))
-        object.__setattr__(self, "stop", _stop_strings(self.stop))
-        object.__setattr__(self, "stop_ids", _ids("stop_ids", self.stop_ids))
-        if not isinstance(self.ignore_eos, bool):
-            raise RequestError(f"ignore_eos must be true or false, not {self.ignore_eos!r}")
-        _check_number("typical_p", self.typical_p, 0.0, 1.0, zero=False)
-        _check_number("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
-        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
-        if self.allowed_ids is not None:
-            object.__setattr__(self, "allowed_ids", _ids("allowed_ids", self.allowed_ids))
-            if not self.allowed_ids:
-                raise RequestError("allowed_ids is empty, so no token could be picked")
-        if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-        if not isinstance(self.sampler, str):
-            raise RequestError(f"sampler must be a name, not {self.sampler!r}")
-        object.__setattr__(self, "logits_processors", _names("logits_processors", self.logits_processors))
+        for name, default in _DEFAULTS:
+            value = getattr(self, name)
+            if value is not default:  # which needs no look: a request is between a client and its first token
+                object.__setattr__(self, name, _CHECKS[name](value, self))
 
     def admitted(self, *, max_tokens: int, seed: int, stop_ids: tuple[int, ...]) -> SamplingParams:
         """With these three, which admission has made and checked. Nothing else is checked again."""
@@ -133,14 +112,89 @@ class SamplingParams:
 
 
 _ALL_BUT_SEED = attrgetter(*(field.name for field in fields(SamplingParams) if field.name != "seed"))
+_DEFAULTS = tuple((field.name, field.default) for field in fields(SamplingParams))
 
 
-def _check_temperature(value: Any) -> None:
+def _temperature(value: Any, _: SamplingParams) -> Any:
     _check_number("temperature", value, 0.0, MAX_TEMPERATURE)
     if 0 < value < MIN_TEMPERATURE:
         raise RequestError(
             f"temperature {value!r} is too small to be told from 0", hint="use 0, which takes the likeliest token"
         )
+    return value
+
+
+def _flag(value: Any, _: SamplingParams) -> Any:
+    if not isinstance(value, bool):
+        raise RequestError(f"ignore_eos must be true or false, not {value!r}")
+    return value
+
+
+def _name(value: Any, _: SamplingParams) -> Any:
+    if not isinstance(value, str):
+        raise RequestError(f"sampler must be a name, not {value!r}")
+    return value
+
+
+def _allowed(value: Any, _: SamplingParams) -> tuple[int, ...]:
+    ids = _ids("allowed_ids", value)
+    if not ids:
+        raise RequestError("allowed_ids is empty, so no token could be picked")
+    return ids
+
+
+def _number(name: str, low: float, high: float, *, zero: bool = True) -> Check:
+    """A check that gives back the number ``name`` where it lies within."""
+
+    def check(value: Any, _: SamplingParams) -> Any:
+        _check_number(name, value, low, high, zero=zero)
+        return value
+
+    return check
+
+
+def _integer(name: str, low: int, high: int | None = None) -> Check:
+    """The same for an integer."""
+
+    def check(value: Any, _: SamplingParams) -> Any:
+        _check_integer(name, value, low, high)
+        return value
+
+    return check
+
+
+def _top_k(value: Any, _: SamplingParams) -> int:
+    _check_integer("top_k", value, 0, None)
+    return min(int(value), MAX_TOP_K)
+
+
+def _min_tokens(value: Any, params: SamplingParams) -> Any:
+    _check_integer("min_tokens", value, 0, params.max_tokens)
+    return value
+
+
+# Field -> what is kept of a value that is not the default.
+_CHECKS: dict[str, Check] = {
+    "temperature": _temperature,
+    "top_k": _top_k,
+    "top_p": _number("top_p", 0.0, 1.0, zero=False),
+    "min_p": _number("min_p", 0.0, 1.0),
+    "seed": _integer("seed", 0, MAX_SEED),
+    "max_tokens": _integer("max_tokens", 1),
+    "stop": lambda value, _: _stop_strings(value),
+    "stop_ids": lambda value, _: _ids("stop_ids", value),
+    "ignore_eos": _flag,
+    "sampler": _name,
+    "logits_processors": lambda value, _: _names("logits_processors", value),
+    "logprobs": _integer("logprobs", 0, MAX_LOGPROBS),
+    "typical_p": _number("typical_p", 0.0, 1.0, zero=False),
+    "repetition_penalty": _number("repetition_penalty", MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+    "presence_penalty": _number("presence_penalty", -2.0, 2.0),
+    "frequency_penalty": _number("frequency_penalty", -2.0, 2.0),
+    "logit_bias": lambda value, _: _logit_bias(value),
+    "allowed_ids": _allowed,
+    "min_tokens": _min_tokens,
+}
 
 
 def _check_number(name: str, value: Any, low: float, high: float, *, zero: bool = True) -> None:
