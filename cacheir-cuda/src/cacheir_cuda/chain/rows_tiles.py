@@ -167,14 +167,14 @@ STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
 # way, blocks whose registers must fit a multiprocessor (``ResidualTile``). They come before HOLDS.
 RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
     # Qwen3-0.6B
-    ("residual", 1024, 2048): {32: (1, 1, 8, 2, 4, 4, 3)},
-    ("residual", 1024, 3072): {16: (1, 1, 8, 2, 6, 6, 3), 32: (2, 1, 8, 4, 6, 3, 3)},
+    ("residual", 1024, 2048): {32: (1, 1, 4, 2, 8, 8, 3)},
+    ("residual", 1024, 3072): {16: (1, 1, 6, 2, 8, 8, 3), 32: (2, 1, 6, 4, 8, 4, 3)},
     # Qwen3-1.7B
     ("residual", 2048, 2048): dict.fromkeys((16, 32), (2, 2, 4, 4, 8, 4, 3)),
     ("residual", 2048, 6144): {32: (2, 4, 3, 8, 4, 8, 2)},
     # DeepSeek-R1-Distill-Qwen-1.5B
-    ("residual", 1536, 1536): {32: (1, 3, 4, 4, 3, 3, 2)},
-    ("residual", 1536, 8960): {8: (2, 3, 4, 8, 4, 9, 2), 16: (2, 3, 4, 8, 4, 9, 2), 32: (2, 3, 4, 8, 4, 3, 2)},
+    ("residual", 1536, 1536): {16: (1, 1, 6, 2, 4, 4, 3), 32: (1, 3, 3, 4, 4, 4, 2)},
+    ("residual", 1536, 8960): {8: (1, 3, 4, 4, 4, 18, 2), 16: (1, 3, 4, 4, 4, 6, 2), 32: (2, 3, 2, 8, 8, 8, 3)},
 }
 # -> most rows of the step -> blocks that share a row's KV head: at most two for each multiprocessor of an H200.
 _EIGHT_KV_HEADS, _TWO_KV_HEADS = {2: 8, 4: 4, 8: 2, 16: 2, 32: 1}, {16: 8, 32: 4}
