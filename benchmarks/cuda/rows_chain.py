@@ -128,12 +128,13 @@ def reference_attention(bench: Bench, qkv: Tensor, inputs: RowsInputs, row: int,
 
 
 def attention(bench: Bench) -> None:
-    """Decode rows at many positions, one of them kept nowhere."""
+    """Decode rows at many positions, one of them kept nowhere; bit for bit again, and in other company."""
     pages = bench.pool.storage
-    for rows in (3, 8, 16, 32):
+    short = [200, 1, 15, 16, 17, 127, 128, 0, 255, 256, 300, 31, 32, 33, 47, 48] * 2
+    for given in ([2100, 1023, 1024, 511, 513, 768, 2047, 1500], short[:2], short[:3], short[:8], short[:16], short):
         pages.copy_(torch.randn(pages.shape, device=DEVICE) * 2)
-        given = [0, 1, 15, 16, 17, 127, 128, 200, 255, 256, 300, 31, 32, 33, 47, 48] * 2
-        inputs = bench.inputs(given[:rows], seed=rows)
+        rows = len(given)
+        inputs = bench.inputs(given, seed=rows)
         bench.buffers.qkv.copy_(torch.randn(bench.buffers.qkv.shape, device=DEVICE) * 2)
         expected = [reference_attention(bench, bench.buffers.qkv, inputs, row, row) for row in range(rows)]
         spared = int(inputs.slots[rows - 1])
@@ -151,6 +152,14 @@ def attention(bench: Bench) -> None:
         wanted = set((at // PAGE_TOKENS).tolist()) | {bench.pool.pages}
         extra = set(changed.nonzero()[:, 0].tolist()) - wanted
         tell(not extra, f"{name}, pages changed beside: {extra} (spared slot {spared})")
+        made = untiled(bench.buffers.attended).view(torch.int16)
+        for _ in range(20):
+            bench.launch([list(bench.step.layers(inputs))[1]])
+        again = torch.equal(untiled(bench.buffers.attended).view(torch.int16)[:rows], made[:rows])
+        inputs.positions[1:] = inputs.positions[1:].flip(0) // 2
+        bench.launch([list(bench.step.layers(inputs))[1]])
+        alike = torch.equal(untiled(bench.buffers.attended).view(torch.int16)[0], made[0])
+        tell(again and alike, f"{name}, bits of 20 repeats {again}, of the first row in other company {alike}")
 
 
 def prompt(bench: Bench) -> None:

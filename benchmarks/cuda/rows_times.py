@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from rows_bench import DEVICE, Bench, all_steps
 
-from cacheir_cuda.chain import rows_tiles
+from cacheir_cuda.chain import rows_attention_tiles, rows_tiles
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.rows_launches import RowsStep
 
@@ -74,12 +74,8 @@ def choices(chain: Chain) -> dict[str, list[Change]]:
 
     made = {"base": [], "head in registers": [(rows_tiles.HEADS[chain.hidden], dict.fromkeys(every, 0))]}
     made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
-    if chain.kv_heads == 8:
-        heads = rows_tiles.ATTENTIONS[chain.attention]
-        made |= {
-            "attention wider": [(heads, {8: 4, 16: 4, 32: 2})],
-            "attention narrower": [(heads, dict.fromkeys(every, 1))],
-        }
+    heads = rows_attention_tiles.ATTENTIONS[chain.attention]
+    made |= {f"attention as for {rows} rows": [(heads, dict.fromkeys(every, heads[rows]))] for rows in every}
     made |= {f"{name} in one piece": [streams(shape, None)] for name, shape in (("qkv", qkv), ("gate", gate))
              if shape in rows_tiles.STREAMS}  # fmt: skip
     made |= {f"{name} held": [held(shape)] for name, shape in (("output", output), ("down", down))

@@ -1,8 +1,13 @@
 // Attention of several rows over their pages: norm of q and k by head, rotation, append, products, merge.
 //
-// As attention.cuh, by row: a cluster of RANKS blocks serves one KV head of one row.  In a decode step every row is the
-// newest token of a sequence of its own, so its key and value come from the row itself.  In a prompt (PROMPT) rows
-// follow each other in a sequence: append_rows has put the keys and values of all of them into the pages, which are
+// SHARES blocks share the query heads of one KV head of a row, or as many clusters of RANKS blocks, which share its tokens.
+// Groups of 16 tokens are dealt to the warps in turn.  A warp has PIECES pieces of 4 KB (a group's keys, or its values)
+// under way in a ring of its own in shared memory.  Tokens are the rows of both products and query heads their columns, two
+// to a head: its upper half and its rest.
+//
+// In a decode step every row is the newest token of a sequence of its own: its key and value come from the row itself, and
+// the rings fill before the wait, since pages of past tokens do not depend on the kernels just before.  In a prompt (PROMPT)
+// rows follow each other in a sequence: append_rows has put the keys and values of all of them into the pages, which are
 // read after the wait.
 #pragma once
 #include "attention.cuh"
@@ -64,63 +69,90 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   *(u32 *)(to + 64) = pack(x.high.x, x.high.y);
 }
 
-template <int HEADS, int KV_HEADS, bool NORMED, int RANKS_OF_ROW, bool PROMPT>
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+}
+__device__ __forceinline__ void load_turned_matrices(u32 (&to)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+}
+__device__ __forceinline__ u32 turned_matrix(u32 x) {
+  u32 y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// SHARES blocks share the query heads of a KV head.  ALONE: of at most ALONE * WARPS groups the first block of a cluster takes care alone.
+template <int HEADS, int KV_HEADS, bool NORMED, int SHARES, int RANKS_OF_ROW, int WARPS, int PIECES, int AHEAD, int ALONE, bool PROMPT>
 __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) {
-  constexpr int PER = HEADS / KV_HEADS, CLUSTER = RANKS_OF_ROW, PARTS = CLUSTER * ATTENTION_WARPS, DIMS = HEAD / CLUSTER;
-  static_assert(PER <= 8 && PER + 2 <= ATTENTION_WARPS && HEADS % KV_HEADS == 0 && DIMS >= 16, "heads");
-  __shared__ __align__(16) bf16 query[2][PER][HEAD + 8];  // upper halves, rests
-  __shared__ __align__(16) bf16 fresh[2][HEAD];           // the row's own key and value
-  __shared__ __align__(16) float part[PARTS][PER * DIMS + 4];  // 4: neighbours in other banks
+  constexpr int ALL = HEADS / KV_HEADS, PER = ALL / SHARES, TILES = (PER + 3) / 4, THREADS = 32 * WARPS, PIECE = GROUP * HEAD * 2;
+  constexpr int PAIRS = PER * HEAD / 2;  // of dimensions, of all heads
+  constexpr int FIT = THREADS / PAIRS, MERGERS = FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1, AT_A_TIME = THREADS / MERGERS;
+  constexpr int HEAD_STRIDE = HEAD + 8, DIMS = HEAD / RANKS_OF_ROW, EACH = WARPS / MERGERS;  // 8: neighbours in other banks
+  static_assert(PER <= 8 && PER + 2 <= WARPS && HEADS % KV_HEADS == 0 && ALL % SHARES == 0 && DIMS >= 16 && WARPS % MERGERS == 0, "heads");
+  static_assert(PER * HEAD_STRIDE * 4 + 128 <= PIECES * PIECE, "a warp's part lies over its ring");
+  extern __shared__ __align__(128) char held[];                    // [WARPS][PIECES][PIECE]
+  __shared__ __align__(16) bf16 query[8 * TILES][HEAD + 8];        // of each head its upper half and its rest
+  __shared__ __align__(16) bf16 fresh[2][HEAD];                    // the row's own key and value
+  __shared__ __align__(8) float2 weight[WARPS][PER];               // largest score and sum of each part
+  __shared__ __align__(16) float4 gathered[RANKS_OF_ROW > 1 ? RANKS_OF_ROW : 1][RANKS_OF_ROW > 1 ? PER * DIMS / 2 : 1];
   __shared__ __align__(8) unsigned long long arrived;
-  __shared__ __align__(8) float2 weight[PARTS][PER];      // largest score and sum of each part
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
-  const int rank = blockIdx.x % CLUSTER, kv_head = blockIdx.x / CLUSTER % KV_HEADS, row = blockIdx.x / (CLUSTER * KV_HEADS);
+  const int rank = blockIdx.x % RANKS_OF_ROW, share = blockIdx.x / RANKS_OF_ROW % SHARES;
+  const int kv_head = blockIdx.x / (RANKS_OF_ROW * SHARES) % KV_HEADS, row = blockIdx.x / (RANKS_OF_ROW * SHARES * KV_HEADS);
+  const int first_head = kv_head * ALL + share * PER;
   let_next_start();
-  if (threadIdx.x == 0) barrier_init(shared_address(&arrived), 1);
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
+  const int position = a.positions[row] + a.step, groups = position / GROUP + 1;
+  const int ranks = RANKS_OF_ROW == 1 || groups <= ALONE * WARPS ? 1 : RANKS_OF_ROW;
+  if (RANKS_OF_ROW > 1 && rank >= ranks) return;
+
+  // 1. Keys and values of past tokens, and all else that is known already.
   int sequence = row;
-  if (a.row_starts) {
+  if (PROMPT && a.row_starts) {
     sequence = 0;
     for (int i = 1; i < a.sequences; i++) sequence += a.row_starts[i] <= row;
   }
-  const int *table = a.page_table + (size_t)sequence * a.table_width;
-  const int place = warp * CLUSTER + rank, first_page = table[min(place * GROUP / a.page_tokens, a.table_width - 1)];
-  const int position = a.positions[row] + a.step, groups = position / GROUP + 1, places = min(groups, PARTS);
-  if (threadIdx.x == 0) expect_bytes(shared_address(&arrived), places * PER * (DIMS + 2) * 4);
-
-  uint4 k[2][4], v[4][2];
-  const int past_all = PROMPT ? position + 1 : position;  // tokens that lie in pages
-  auto load = [&](int group, int page) {  // tokens from `past_all` on are zero
-    const int first = group * GROUP, past = past_all - first;
-    const bf16 *keys = a.pages + ((size_t)page * 2 * KV_HEADS + kv_head) * a.page_tokens * HEAD + first % a.page_tokens * HEAD;
-    const bf16 *values = keys + KV_HEADS * a.page_tokens * HEAD;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-      for (int p = 0; p < 4; p++) {
-        const int token = 8 * i + g;
-        k[i][p] = token < past ? __ldcg((const uint4 *)(keys + token * HEAD + 32 * p + 8 * t)) : make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int token = 8 * (j >> 1) + 2 * t + (j & 1);
-        v[j][h] = token < past ? __ldcg((const uint4 *)(values + token * HEAD + 64 * h + 8 * g)) : make_uint4(0, 0, 0, 0);
-      }
+  const int *table = a.page_table + (size_t)sequence * a.table_width, past_all = PROMPT ? position + 1 : position;
+  const int place = warp * ranks + rank, turns = WARPS * ranks;
+  const int own_groups = place < groups ? (groups - place - 1) / turns + 1 : 0, pieces = 2 * own_groups;
+  const u32 ring = shared_address(held) + warp * (PIECES * PIECE);
+  auto piece_at = [&](int piece) {  // where its 4 KB begin
+    const int first = (place + (piece >> 1) * turns) * GROUP, page = table[min(first / a.page_tokens, a.table_width - 1)];
+    return (const char *)(a.pages + (((size_t)page * 2 + (piece & 1)) * KV_HEADS + kv_head) * a.page_tokens * HEAD
+                          + first % a.page_tokens * HEAD);
   };
-  if (!PROMPT && place < groups) load(place, first_page);
-  for (int group = place + PARTS; group < groups; group += PARTS) {  // later ones come at least as far as L2
-    const int token = group * GROUP + (lane & 15), page = table[min(group * GROUP / a.page_tokens, a.table_width - 1)];
-    const bf16 *line = a.pages + (((size_t)page * 2 + (lane >> 4)) * KV_HEADS + kv_head) * a.page_tokens * HEAD
-                     + token % a.page_tokens * HEAD;
-    if (token < position) {
-      asm volatile("prefetch.global.L2 [%0];" :: "l"(line));
-      asm volatile("prefetch.global.L2 [%0];" :: "l"(line + 64));
+  const u32 lane_target = (lane >> 4) * 256 + (((lane & 15) ^ (lane >> 4)) << 4);
+  auto ask = [&](int piece) {  // the 16 bytes c of token i go to place c ^ (i % 8); tokens from `past_all` on are zero
+    if (piece < pieces) {
+      const char *from = piece_at(piece) + lane * 16;
+      const int past = past_all - (place + (piece >> 1) * turns) * GROUP - (lane >> 4);
+      const u32 to = ring + piece % PIECES * PIECE + lane_target;
+#pragma unroll
+      for (int i = 0; i < GROUP / 2; i++)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"((to ^ ((2 * i & 6) << 4)) + i * 512), "l"(from + i * 512), "r"(2 * i < past ? 16 : 0) : "memory");
     }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  auto bring = [&](int piece) {  // as far as L2
+    if (piece < pieces) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(piece_at(piece)), "r"(PIECE) : "memory");
+  };
+  auto begin = [&] {
+#pragma unroll 1
+    for (int piece = 0; piece < PIECES; piece++) ask(piece);
+    if (lane < AHEAD) bring(PIECES + lane);
+  };
+  if (!PROMPT) begin();
+  if (RANKS_OF_ROW > 1 && ranks > 1) {
+    if (threadIdx.x == 0) {
+      barrier_init(shared_address(&arrived), 1);
+      expect_bytes(shared_address(&arrived), min(groups, ranks) * PER * DIMS / 2 * 16);
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
   }
   // Warps 0 to PER - 1 turn a query head each; the next one takes the row's key, the one after it the value.
-  const bool is_query = warp < PER, is_key = warp == PER, owns = !PROMPT && rank == (position / GROUP) % CLUSTER;
+  const bool is_query = warp < PER, is_key = warp == PER, owns = !PROMPT && rank == (groups - 1) % ranks;
   float4 turn = make_float4(1, 0, 1, 0);
   float2 gain[2] = {make_float2(1, 1), make_float2(1, 1)};
   if (is_query || is_key) {
@@ -131,82 +163,160 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
       gain[1] = *(const float2 *)(gains + 64 + 2 * lane);
     }
   }
+  if (2 * PER + warp < 8 * TILES) *(uint2 *)&query[2 * PER + warp][4 * lane] = make_uint2(0, 0);
   const float *source = a.qkv + (size_t)row * (HEADS + 2 * KV_HEADS) * HEAD + 2 * lane
-                      + (is_query ? kv_head * PER + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD;
+                      + (is_query ? first_head + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD;
   bf16 *appended = nullptr;
-  if (owns && warp >= PER && warp <= PER + 1)
+  if (owns && share == 0 && warp >= PER && warp <= PER + 1)
     appended = slot_of(a, row, kv_head, KV_HEADS) + (is_key ? 0 : KV_HEADS * a.page_tokens * HEAD) + 2 * lane;
-  wait_for_previous();
 
-  if (PROMPT && place < groups) load(place, first_page);
+  // 2. The row itself.
+  wait_for_previous();
+  if (PROMPT) begin();
   if (is_query || (owns && warp <= PER + 1)) {
     Turned x = {load_pair(source), load_pair(source + 64)};
     if (is_query || is_key) x = turned<NORMED>(x, turn, gain, a.eps);
     if (is_query) {
       x.low.x *= a.scale; x.low.y *= a.scale; x.high.x *= a.scale; x.high.y *= a.scale;
       const u32 l = pack(x.low.x, x.low.y), h = pack(x.high.x, x.high.y);
-      *(u32 *)&query[0][warp][2 * lane] = l;
-      *(u32 *)&query[0][warp][64 + 2 * lane] = h;
-      *(u32 *)&query[1][warp][2 * lane] = pack(x.low.x - low_half(l), x.low.y - high_half(l));
-      *(u32 *)&query[1][warp][64 + 2 * lane] = pack(x.high.x - low_half(h), x.high.y - high_half(h));
+      *(u32 *)&query[2 * warp][2 * lane] = l;
+      *(u32 *)&query[2 * warp][64 + 2 * lane] = h;
+      *(u32 *)&query[2 * warp + 1][2 * lane] = pack(x.low.x - low_half(l), x.low.y - high_half(l));
+      *(u32 *)&query[2 * warp + 1][64 + 2 * lane] = pack(x.high.x - low_half(h), x.high.y - high_half(h));
     } else {
       const u32 l = pack(x.low.x, x.low.y), h = pack(x.high.x, x.high.y);
       *(u32 *)&fresh[warp - PER][2 * lane] = l;
       *(u32 *)&fresh[warp - PER][64 + 2 * lane] = h;
-      *(u32 *)appended = l;
-      *(u32 *)(appended + 64) = h;
+      if (SHARES == 1 || share == 0) {
+        *(u32 *)appended = l;
+        *(u32 *)(appended + 64) = h;
+      }
     }
   }
   __syncthreads();
 
-  float most = -INFINITY, sum = 0, o[16][2] = {};
-  auto attend = [&](int group, bool first) {
-    // The row's own key and value are nowhere else yet.
-    if (!PROMPT && group == groups - 1) put_own(k, v, fresh, position % GROUP, g, t);
-    attend_group<PER>(query, k, v, group * GROUP, position, first, most, sum, o);
+  // 3. Group by group.  Lane (g, t) has tokens g and g + 8 of heads t and t + 4, and of the result dimensions g + 8 i.
+  float most[TILES], sum[TILES], o[TILES][8][4] = {};
+#pragma unroll
+  for (int n = 0; n < TILES; n++) { most[n] = -INFINITY; sum[n] = 0; }
+  const u32 query_at = shared_address(&query[lane & 7][(lane >> 3) * 8]);
+  const u32 key_row = (lane & 15) * 256, key_chunk = lane >> 4;                            // matrices: tokens 0-7, 8-15; then k 8-15
+  const u32 value_row = ((lane & 7) + (lane >> 4) * 8) * 256, value_chunk = lane >> 3 & 1;  // dimensions 0-7, 8-15; then tokens 8-15
+  const u32 turn_of_row = lane & 7;
+  auto arrive_and_own = [&](int piece, int group) {  // the oldest piece is there, with the row's own key or value in it
+    asm volatile("cp.async.wait_group %0;" :: "n"(PIECES - 1) : "memory");
+    if (!PROMPT && group == groups - 1) {
+      __syncwarp();
+      const int own = position % GROUP;
+      if (lane < 16)
+        *(uint4 *)(held + (warp * PIECES + piece % PIECES) * PIECE + own * 256 + ((lane ^ (own & 7)) << 4)) =
+            *(const uint4 *)&fresh[piece & 1][lane * 8];
+    }
+    __syncwarp();
   };
-  if (place < groups) attend(place, true);
-  for (int group = place + PARTS; group < groups; group += PARTS) {
-    load(group, table[min(group * GROUP / a.page_tokens, a.table_width - 1)]);
-    attend(group, false);
+#pragma unroll 1
+  for (int i = 0; i < own_groups; i++) {
+    const int group = place + i * turns;
+    arrive_and_own(2 * i, group);
+    float score[TILES][2][4] = {};
+    const u32 keys = ring + 2 * i % PIECES * PIECE + key_row;
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+      u32 k[2][4];
+      load_matrices(k[0], keys + ((4 * p + key_chunk ^ turn_of_row) << 4));
+      load_matrices(k[1], keys + ((4 * p + 2 + key_chunk ^ turn_of_row) << 4));
+#pragma unroll
+      for (int n = 0; n < TILES; n++) {
+        u32 q[4];
+        load_matrices(q, query_at + n * 8 * (HEAD + 8) * 2 + p * 64);
+        multiply_add(score[n][0], k[0][0], k[0][1], k[0][2], k[0][3], q[0], q[1]);
+        multiply_add(score[n][1], k[1][0], k[1][1], k[1][2], k[1][3], q[2], q[3]);
+      }
+    }
+    __syncwarp();
+    ask(2 * i + PIECES);
+    if (AHEAD && lane == 0) bring(2 * i + PIECES + AHEAD);
+    u32 weights[TILES][2];
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+      float s[2], largest = most[n];
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        s[e] = (score[n][0][2 * e] + score[n][1][2 * e]) + (score[n][0][2 * e + 1] + score[n][1][2 * e + 1]);
+        if (group * GROUP + g + 8 * e > position) s[e] = -INFINITY;
+        largest = fmaxf(largest, s[e]);
+      }
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+      const float fade = exp2f(most[n] - largest);  // largest is finite: each group has a token
+      most[n] = largest;
+      sum[n] *= fade;
+      if (i)
+#pragma unroll
+        for (int m = 0; m < 8; m++)
+#pragma unroll
+          for (int e = 0; e < 4; e++) o[n][m][e] *= fade;
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const float x = exp2f(s[e] - largest), upper = __bfloat162float(__float2bfloat16(x));
+        sum[n] += x;
+        weights[n][e] = turned_matrix(pack(upper, x - upper));
+      }
+    }
+    arrive_and_own(2 * i + 1, group);
+    const u32 values = ring + (2 * i + 1) % PIECES * PIECE + value_row;
+#pragma unroll
+    for (int m = 0; m < 8; m++) {
+      u32 v[4];
+      load_turned_matrices(v, values + ((2 * m + value_chunk ^ turn_of_row) << 4));
+#pragma unroll
+      for (int n = 0; n < TILES; n++) multiply_add(o[n][m], v[0], v[1], v[2], v[3], weights[n][0], weights[n][1]);
+    }
+    __syncwarp();
+    ask(2 * i + 1 + PIECES);
+    if (AHEAD && lane == 0) bring(2 * i + 1 + PIECES + AHEAD);
   }
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  if (place < groups && g < PER) {
-    // Lane t holds dimensions 16 t to 16 t + 15 and the same 64 further on.
+
+  // 4. The parts of all warps.
+  auto part_of = [&](int of_warp) {
+    return (float *)(held + of_warp * (PIECES * PIECE) + (MERGERS > 1 ? of_warp % MERGERS * (128 / MERGERS) : 0));
+  };
+  if (own_groups) {
+    float *part = part_of(warp);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const int dimension = 16 * t + 64 * h, owner = dimension / DIMS;
-      const u32 there = in_block(shared_address(&part[place][g * DIMS + dimension % DIMS]), owner);
-      const u32 barrier = in_block(shared_address(&arrived), owner);
+    for (int n = 0; n < TILES; n++) {
+      const int head = 4 * n + t;
 #pragma unroll
-      for (int e = 0; e < 2; e++)
+      for (int offset = 4; offset < 32; offset *= 2) sum[n] += __shfl_xor_sync(~0u, sum[n], offset);
+      if (head < PER) {
+        if (g == 0) weight[warp][head] = make_float2(most[n], sum[n]);
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-          const int first = 8 * h + 4 * j;
-          store_there(there + (8 * e + 4 * j) * 4, barrier, o[first][e], o[first + 1][e], o[first + 2][e], o[first + 3][e]);
+        for (int m = 0; m < 8; m++) {
+          part[head * HEAD_STRIDE + 16 * m + g] = o[n][m][0] + o[n][m][1];
+          part[head * HEAD_STRIDE + 16 * m + 8 + g] = o[n][m][2] + o[n][m][3];
         }
-      if (dimension % DIMS == 0) store_there(in_block(shared_address(&weight[place][g]), owner), barrier, most, sum);
+      }
     }
   }
-  await_bytes(shared_address(&arrived));
-
-  constexpr int OUTPUTS = PER * DIMS, FIT = ATTENTION_WARPS * 32 / OUTPUTS;
-  constexpr int MERGERS = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1, AT_A_TIME = ATTENTION_WARPS * 32 / MERGERS;
-  constexpr int EACH = PARTS / MERGERS;
+  __syncthreads();
+  const int parts = min(WARPS, groups > rank ? (groups - rank - 1) / ranks + 1 : 0);  // warps that have one
+  if (RANKS_OF_ROW > 1 && ranks > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  const u32 barrier = shared_address(&arrived);
 #pragma unroll
-  for (int begin = 0; begin < OUTPUTS; begin += AT_A_TIME) {
+  for (int begin = 0; begin < PAIRS; begin += AT_A_TIME) {
     const int which = begin + threadIdx.x / MERGERS, first = threadIdx.x % MERGERS;
-    const int head = min(which / DIMS, PER - 1), at = which % DIMS;
-    float top = -INFINITY, total = 0, value = 0, held[EACH];
-    float2 w[EACH];
+    const int head = min(which / (HEAD / 2), PER - 1), at = which % (HEAD / 2) * 2;
+    float2 w[EACH], taken[EACH], value = make_float2(0, 0);
+    float top = -INFINITY, total = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {  // reads all its parts at once: one latency, not one each
-      const int place_of_part = first + i * MERGERS;
+      const int of_warp = first + i * MERGERS;
       w[i] = make_float2(-INFINITY, 0.f);
-      held[i] = 0;
-      if (place_of_part < places) { w[i] = weight[place_of_part][head]; held[i] = part[place_of_part][head * DIMS + at]; }
+      taken[i] = make_float2(0.f, 0.f);
+      if (of_warp < parts) {
+        w[i] = weight[of_warp][head];
+        taken[i] = *(const float2 *)(part_of(of_warp) + head * HEAD_STRIDE + at);
+      }
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) top = fmaxf(top, w[i].x);
@@ -216,11 +326,44 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     for (int i = 0; i < EACH; i++) {
       const float share = exp2f(w[i].x - top);
       total += share * w[i].y;
-      value += share * held[i];
+      value.x += share * taken[i].x;
+      value.y += share * taken[i].y;
     }
     total = lane_sum<MERGERS>(total);
-    value = lane_sum<MERGERS>(value);
-    if (first == 0 && which < OUTPUTS)
-      a.out[tiled(row, (kv_head * PER + head) * HEAD + rank * DIMS + at, HEADS * HEAD)] = __float2bfloat16(__fdividef(value, total));
+    value.x = lane_sum<MERGERS>(value.x);
+    value.y = lane_sum<MERGERS>(value.y);
+    if (first == 0 && which < PAIRS) {
+      if (RANKS_OF_ROW == 1 || ranks == 1)
+        *(u32 *)&a.out[tiled(row, (first_head + head) * HEAD + at, HEADS * HEAD)] =
+            pack(__fdividef(value.x, total), __fdividef(value.y, total));
+      else if (parts)
+        store_there(in_block(shared_address(&gathered[rank][head * (DIMS / 2) + at % DIMS / 2]), at / DIMS),
+                    in_block(barrier, at / DIMS), value.x, value.y, top, total);
+    }
+  }
+  if (RANKS_OF_ROW == 1 || ranks == 1) return;
+
+  // 5. The parts of all blocks: each finishes some dimensions.
+  await_bytes(barrier);
+#pragma unroll
+  for (int which = threadIdx.x; which < PER * DIMS / 2; which += THREADS) {
+    float4 taken[RANKS_OF_ROW];
+    float top = -INFINITY, total = 0;
+    float2 value = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < RANKS_OF_ROW; i++) {
+      taken[i] = i < groups ? gathered[i][which] : make_float4(0, 0, -INFINITY, 0);
+      top = fmaxf(top, taken[i].z);
+    }
+#pragma unroll
+    for (int i = 0; i < RANKS_OF_ROW; i++) {
+      const float share = exp2f(taken[i].z - top);
+      total += share * taken[i].w;
+      value.x += share * taken[i].x;
+      value.y += share * taken[i].y;
+    }
+    const int head = which / (DIMS / 2), at = which % (DIMS / 2) * 2;
+    *(u32 *)&a.out[tiled(row, (first_head + head) * HEAD + rank * DIMS + at, HEADS * HEAD)] =
+        pack(__fdividef(value.x, total), __fdividef(value.y, total));
   }
 }

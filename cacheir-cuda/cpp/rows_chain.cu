@@ -20,17 +20,19 @@
           const __grid_constant__ RowsProductArguments a) {                                                                \
     rows_residual<K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, ROW_TILES>(a);                                            \
   }
-#define ATTENTION(HEADS, KV_HEADS, NAME, NORMED, RANKS_OF_ROW, BLOCKS)                                                    \
-  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, BLOCKS)        \
-      rows_attention_##NAME##_q##HEADS##_kv##KV_HEADS##_s##RANKS_OF_ROW##_b##BLOCKS(                                     \
+#define ATTENTION(HEADS, KV_HEADS, NAME, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, BLOCKS)                      \
+  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
+      rows_attention_##NAME##_q##HEADS##_kv##KV_HEADS##_h##SHARES##_s##RANKS_OF_ROW##_w##WARPS##_p##PIECES##_a##AHEAD##_o##ALONE##_b##BLOCKS( \
           const __grid_constant__ RowsAttentionArguments a) {                                                            \
-    rows_attention<HEADS, KV_HEADS, NORMED, RANKS_OF_ROW, false>(a);                                                     \
+    rows_attention<HEADS, KV_HEADS, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, false>(a);                       \
   }
-#define PROMPT(HEADS, KV_HEADS, NAME, NORMED, RANKS_OF_ROW)                                                               \
-  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(ATTENTION_WARPS * 32, 2)             \
-      rows_prompt_##NAME##_q##HEADS##_kv##KV_HEADS##_s##RANKS_OF_ROW(const __grid_constant__ RowsAttentionArguments a) { \
-    rows_attention<HEADS, KV_HEADS, NORMED, RANKS_OF_ROW, true>(a);                                                      \
-  }                                                                                                                       \
+#define PROMPT(HEADS, KV_HEADS, NAME, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, BLOCKS)                         \
+  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
+      rows_prompt_##NAME##_q##HEADS##_kv##KV_HEADS##_h##SHARES##_s##RANKS_OF_ROW##_w##WARPS##_p##PIECES##_a##AHEAD##_o##ALONE##_b##BLOCKS( \
+          const __grid_constant__ RowsAttentionArguments a) {                                                            \
+    rows_attention<HEADS, KV_HEADS, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, true>(a);                        \
+  }
+#define APPEND(HEADS, KV_HEADS, NAME, NORMED)                                                                             \
   extern "C" __global__ void __launch_bounds__(2 * KV_HEADS * 32)                                                        \
       rows_append_##NAME##_q##HEADS##_kv##KV_HEADS(const __grid_constant__ RowsAttentionArguments a) {                   \
     append<HEADS, KV_HEADS, NORMED>(a);                                                                                  \
@@ -71,11 +73,14 @@ PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 4, 4)
 RESIDUAL(2048, 1, 1, 4, 2, 8, 8, 3, 4)
 RESIDUAL(3072, 1, 1, 6, 2, 8, 8, 3, 2)
 RESIDUAL(3072, 2, 1, 6, 4, 8, 4, 3, 4)
-ATTENTION(16, 8, normed, true, 8, 2)
-ATTENTION(16, 8, normed, true, 4, 2)
-ATTENTION(16, 8, normed, true, 2, 2)
-ATTENTION(16, 8, normed, true, 1, 2)
-PROMPT(16, 8, normed, true, 1)
+ATTENTION(16, 8, normed, true, 1, 4, 16, 2, 0, 1, 2)
+ATTENTION(16, 8, normed, true, 1, 2, 16, 2, 0, 1, 2)
+ATTENTION(16, 8, normed, true, 1, 1, 16, 2, 0, 0, 2)
+ATTENTION(16, 8, normed, true, 1, 1, 8, 3, 0, 0, 3)
+ATTENTION(16, 8, normed, true, 1, 1, 8, 2, 2, 0, 3)
+PROMPT(16, 8, normed, true, 1, 1, 8, 2, 2, 0, 3)
+APPEND(16, 8, normed, true)
+ATTENTION(16, 8, normed, true, 1, 2, 8, 2, 0, 0, 3)
 RING_HEAD_OF(1024, 1, 8)
 RING_HEAD_OF(1024, 2, 8)
 RING_HEAD_OF(1024, 4, 8)
@@ -99,9 +104,12 @@ RING_HEAD_OF(2048, 4, 4)
 
 // DeepSeek-R1-Distill-Qwen-1.5B: hidden 1536, feed-forward 8960, 12 and 2 heads.
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
-ATTENTION(12, 2, plain, false, 8, 2)
-ATTENTION(12, 2, plain, false, 4, 2)
-PROMPT(12, 2, plain, false, 4)
+ATTENTION(12, 2, plain, false, 3, 4, 16, 2, 0, 1, 2)
+ATTENTION(12, 2, plain, false, 3, 2, 16, 2, 0, 1, 2)
+ATTENTION(12, 2, plain, false, 2, 2, 8, 4, 0, 2, 3)
+ATTENTION(12, 2, plain, false, 2, 1, 8, 4, 0, 0, 3)
+PROMPT(12, 2, plain, false, 2, 1, 16, 2, 0, 0, 2)
+APPEND(12, 2, plain, false)
 PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 1, 4, 4, 2)

@@ -25,7 +25,15 @@ from cacheir.schedule.flatten import flatten  # noqa: E402
 from cacheir.testing import tiny_programs  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_decoders import TinyDecoder  # noqa: E402
-from cacheir_cuda.chain import cubins, rows_arguments, rows_refusal, rows_run, rows_tiles, tiles  # noqa: E402
+from cacheir_cuda.chain import (  # noqa: E402
+    cubins,
+    rows_arguments,
+    rows_attention_tiles,
+    rows_refusal,
+    rows_run,
+    rows_tiles,
+    tiles,
+)
 from cacheir_cuda.chain.launches import ChainWeights  # noqa: E402
 from cacheir_cuda.chain.plan_step import GREEDY  # noqa: E402
 from cacheir_cuda.chain.recognise import Chain, recognise  # noqa: E402
@@ -93,7 +101,9 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
     assert kinds == ["product", "attention", *["product"] * 3] * 4
     assert all(f"_c{bucket // 8}" in one.kernel for one in launches if "_attention_" not in one.kernel)
     attention = launches[1]
-    assert attention.blocks == count * chain.kv_heads * rows_tiles.attention_blocks(chain.attention, count)
+    tile = rows_attention_tiles.attention_tile(chain.attention, count)
+    assert attention.blocks == count * chain.kv_heads * tile.shares * tile.ranks
+    assert (attention.threads, attention.shared_bytes) == (32 * tile.warps, 4096 * tile.warps * tile.pieces)
     assert {one.kernel for one in launches} | {step.head(count).kernel} <= rows_tiles.all_kernels()
     assert attention.arguments.row_starts is None
     parts = [
@@ -108,6 +118,8 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
     assert [one.kernel.split("_")[1] for one in prompt[1:3]] == ["append", "prompt"]
     assert prompt[0].arguments.page_bytes == 0
     assert prompt[1].blocks == count and prompt[1].threads == 2 * 32 * chain.kv_heads
+    of_prompt = rows_attention_tiles.PROMPTS[chain.attention]
+    assert prompt[2].blocks == of_prompt.blocks(chain.attention, count)
     advance = step.advance(rows_of(count), torch.zeros((4, count), dtype=torch.int32), torch.zeros(count), 2, 3)
     assert (advance.arguments.step, advance.arguments.steps, advance.arguments.blocks) == (
         2,
@@ -115,6 +127,21 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
         step.head(count).blocks,
     )
     assert step.advance(rows_of(count), torch.zeros(1), torch.zeros(1), 1, 3).arguments.steps == 0
+
+
+@pytest.mark.parametrize("heads", rows_attention_tiles.ATTENTIONS)
+def test_every_attention_fits_the_chip(heads: tiles.Heads) -> None:
+    by_rows = rows_attention_tiles.ATTENTIONS[heads]
+    assert list(by_rows) == sorted(by_rows) and list(by_rows)[-1] == rows_tiles.BUCKETS[-1]
+    for tile in [*by_rows.values(), rows_attention_tiles.PROMPTS[heads]]:
+        every, left = divmod(heads.heads // heads.kv_heads, tile.shares)
+        assert left == 0 and every + 2 <= tile.warps  # a warp for each query, one for the key, one for the value
+        assert tile.ranks in (1, 2, 4, 8) and (tile.alone == 0 or tile.ranks > 1)
+        assert every * (tiles.HEAD_DIM + 8) * 4 + 128 <= tile.pieces * 4096  # a warp's part lies over its ring
+        columns = 8 * -(-every // 4)
+        known = columns * (tiles.HEAD_DIM + 8) * 2 + 2 * tiles.HEAD_DIM * 2 + tile.warps * every * 8 + every * 64 * 16
+        assert tile.shared_bytes + known + 1024 <= rows_tiles.SHARED_BYTES
+        assert tile.fit * tile.threads <= 2048 and 65536 // (tile.fit * tile.threads) >= 64  # registers of a thread
 
 
 @pytest.mark.parametrize("count", rows_tiles.BUCKETS)
@@ -161,11 +188,11 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
         for columns, count, groups, parts, ranks, stages, slots, fit, row_tiles in found("RESIDUAL")
     }
     made |= {
-        f"rows_attention_{name}_q{heads}_kv{kv}_s{ranks}_b{fit}"
-        for heads, kv, name, _, ranks, fit in found("ATTENTION")
+        f"rows_{macro.lower()}_{name}_q{heads}_kv{kv}_h{shares}_s{ranks}_w{warps}_p{pieces}_a{ahead}_o{alone}_b{fit}"
+        for macro in ("ATTENTION", "PROMPT")
+        for heads, kv, name, _, shares, ranks, warps, pieces, ahead, alone, fit in found(macro)
     }
-    for heads, kv, name, _, ranks in found("PROMPT"):
-        made |= {f"rows_prompt_{name}_q{heads}_kv{kv}_s{ranks}", f"rows_append_{name}_q{heads}_kv{kv}"}
+    made |= {f"rows_append_{name}_q{heads}_kv{kv}" for heads, kv, name, _ in found("APPEND")}
     made |= {f"rows_head_h{width}_c{row_tiles}" for width, row_tiles in found("HEAD_OF")}
     made |= {f"rows_head_h{width}_c{row_tiles}_s{stages}" for width, row_tiles, stages in found("RING_HEAD_OF")}
     made |= {

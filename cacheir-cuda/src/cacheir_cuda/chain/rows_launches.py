@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cacheir_cuda.chain import rows_arguments as arguments
-from cacheir_cuda.chain import rows_tiles, tiles
+from cacheir_cuda.chain import rows_attention_tiles, rows_tiles, tiles
 from cacheir_cuda.chain.launches import ChainBuffers, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.pool import Pool
@@ -174,16 +174,13 @@ class RowsStep:
             table_width=inputs.page_table.shape[1], spare_page=self._pool.pages, step=step, eps=chain.eps,
             scale=chain.scale * log2(EULER),
         )  # fmt: skip
-        pairs, threads = inputs.count * chain.kv_heads, rows_tiles.ATTENTION_THREADS
-        if inputs.row_starts is None:
-            ranks = rows_tiles.attention_blocks(chain.attention, inputs.count)
-            kernel = rows_tiles.attention_kernel(chain.attention, inputs.count)
-            yield KernelLaunch(kernel, pairs * ranks, threads, 0, given)
-            return
-        append = rows_tiles.append_kernel(chain.attention)
-        yield KernelLaunch(append, inputs.count, 64 * chain.kv_heads, 0, given)
-        ranks = rows_tiles.PROMPT_BLOCKS[chain.attention]
-        yield KernelLaunch(rows_tiles.prompt_kernel(chain.attention), pairs * ranks, threads, 0, given)
+        heads, kind = chain.attention, "attention" if inputs.row_starts is None else "prompt"
+        tile = rows_attention_tiles.attention_tile(heads, inputs.count)
+        if kind == "prompt":
+            append, tile = rows_attention_tiles.append_kernel(heads), rows_attention_tiles.PROMPTS[heads]
+            yield KernelLaunch(append, inputs.count, 64 * chain.kv_heads, 0, given)
+        blocks = tile.blocks(heads, inputs.count)
+        yield KernelLaunch(tile.name(kind, heads), blocks, tile.threads, tile.shared_bytes, given)
 
     def _product(self, name: str, number: int, count: int, **given: Any) -> KernelLaunch:
         kind, rows, columns = self._chain.matrices[name]

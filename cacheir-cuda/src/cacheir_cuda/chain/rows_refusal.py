@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheir_cuda.chain import rows_tiles
+from cacheir_cuda.chain import rows_attention_tiles, rows_tiles
 from cacheir_cuda.chain.recognise import Chain
 
 
@@ -11,7 +11,7 @@ def why_not_rows(chain: Chain) -> str:
     for name, shape in chain.matrices.items():
         if rows_tiles.rows_tile(shape, rows_tiles.BUCKETS[-1]) is None:
             return f"no {name} kernel for several rows is compiled for a matrix of {shape[1]} x {shape[2]}"
-    if chain.attention not in rows_tiles.ATTENTIONS:
+    if chain.attention not in rows_attention_tiles.ATTENTIONS:
         return "no attention kernel for several rows is compiled for its heads"
     if chain.hidden not in rows_tiles.HEADS or chain.vocabulary % 16:
         return f"no head kernel for several rows is compiled for {chain.vocabulary} x {chain.hidden}"
@@ -29,7 +29,7 @@ def rows_note(chain: Chain) -> dict[str, object]:
         for name, shape in chain.matrices.items():
             tile = rows_tiles.rows_tile(shape, rows)
             made += [tile.kernel(shape[2])] if tile is not None else []
-            made += [rows_tiles.attention_kernel(chain.attention, rows)] if name == "qkv" else []
+            made += [rows_attention_tiles.attention_kernel(chain.attention, rows)] if name == "qkv" else []
         return [*made, rows_tiles.head_kernel(chain.hidden, rows)]
 
     return {"rows": {str(rows): kernels(rows) for rows in rows_tiles.BUCKETS}}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cacheir_cuda.chain.tiles import CHOICES, Heads, Tile
+from cacheir_cuda.chain.rows_attention_tiles import attention_kernels
+from cacheir_cuda.chain.tiles import CHOICES, Tile
 
 BUCKETS = (8, 16, 32)  # rows that a product takes; a step of fewer is filled up
 BEGIN, ADVANCE = "rows_begin", "rows_advance"
-BEGIN_THREADS, ATTENTION_THREADS = 256, 256
+BEGIN_THREADS = 256
 MULTIPROCESSORS = 132  # of an H200
 HEAD_WARPS = 18  # of a multiprocessor: 151,936 tokens in four turns of 16 each
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, for its blocks
@@ -176,20 +177,11 @@ RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
     ("residual", 1536, 1536): {16: (1, 1, 6, 2, 4, 4, 3), 32: (1, 3, 3, 4, 4, 4, 2)},
     ("residual", 1536, 8960): {8: (1, 3, 4, 4, 4, 18, 2), 16: (1, 3, 4, 4, 4, 6, 2), 32: (2, 3, 2, 8, 8, 8, 3)},
 }
-# -> most rows of the step -> blocks that share a row's KV head: at most two for each multiprocessor of an H200.
-_EIGHT_KV_HEADS, _TWO_KV_HEADS = {2: 8, 4: 4, 8: 2, 16: 2, 32: 1}, {16: 8, 32: 4}
-ATTENTIONS: dict[Heads, dict[int, int]] = {
-    Heads(1024, 16, 8, True): _EIGHT_KV_HEADS,
-    Heads(2048, 16, 8, True): _EIGHT_KV_HEADS,
-    Heads(1536, 12, 2, False): _TWO_KV_HEADS,
-}
-# Blocks that share a KV head of one row of a prompt.
-PROMPT_BLOCKS = {Heads(1024, 16, 8, True): 1, Heads(2048, 16, 8, True): 1, Heads(1536, 12, 2, False): 4}
 # Width of the rows -> rows of the step -> the product that brings pages into the L2 cache ahead of the attention that
 # reads them; "": none.
 BRINGERS = {
-    1024: {8: "qkv", 16: "qkv", 32: ""},
-    2048: {8: "output", 16: "qkv", 32: ""},
+    1024: {8: "", 16: "", 32: ""},
+    2048: {8: "output", 16: "", 32: ""},
     1536: {8: "qkv", 16: "qkv", 32: ""},
 }
 # Width of the rows -> rows of the step -> kilobytes that a warp of the head has under way in a ring.
@@ -218,26 +210,6 @@ def rows_tile(shape: Shape, count: int) -> Product | None:
     return RowsTile(CHOICES[shape], *found, count) if found else None
 
 
-def attention_blocks(heads: Heads, rows: int) -> int:
-    """Blocks that share a KV head of one row, in a step of ``rows`` rows."""
-    return next(ranks for most, ranks in ATTENTIONS[heads].items() if rows <= most)
-
-
-def attention_kernel(heads: Heads, rows: int) -> str:
-    """The function's name in the cubin."""
-    return f"rows_attention_{_heads(heads)}_s{attention_blocks(heads, rows)}_b2"
-
-
-def prompt_kernel(heads: Heads) -> str:
-    """The attention of a prompt's rows."""
-    return f"rows_prompt_{_heads(heads)}_s{PROMPT_BLOCKS[heads]}"
-
-
-def append_kernel(heads: Heads) -> str:
-    """What puts a prompt's keys and values into the pages."""
-    return f"rows_append_{_heads(heads)}"
-
-
 def head_kernel(width: int, rows: int) -> str:
     """The function's name in the cubin."""
     stages = HEADS[width][rows]
@@ -261,11 +233,5 @@ def all_kernels() -> set[str]:
     """Every name that a choice may ask the cubin for."""
     tiles = {(shape, rows_tile(shape, count)) for shape in shapes() for count in BUCKETS}
     products = {tile.kernel(shape[2]) for shape, tile in tiles if tile is not None}
-    attentions = {attention_kernel(heads, rows) for heads, by_rows in ATTENTIONS.items() for rows in by_rows}
-    prompts = {name(heads) for heads in PROMPT_BLOCKS for name in (prompt_kernel, append_kernel)}
     heads = {head_kernel(width, rows) for width in HEADS for rows in BUCKETS}
-    return products | attentions | prompts | heads | {BEGIN, ADVANCE}
-
-
-def _heads(heads: Heads) -> str:
-    return f"{'normed' if heads.normed else 'plain'}_q{heads.heads}_kv{heads.kv_heads}"
+    return products | attention_kernels() | heads | {BEGIN, ADVANCE}
