@@ -17,6 +17,7 @@ from cacheir.runtime.step_inputs import stage  # noqa: E402
 from cacheir_cuda.chain import launches, rows_run, tiles  # noqa: E402
 from cacheir_cuda.chain import run as row_run  # noqa: E402
 from cacheir_cuda.chain.launches import ChainWeights  # noqa: E402
+from cacheir_cuda.chain.prompt_inputs import PromptInputs  # noqa: E402
 from cacheir_cuda.chain.recognise import Chain  # noqa: E402
 from cacheir_cuda.chain.rows_run import RowsChain  # noqa: E402
 from cacheir_cuda.chain.rows_tiles import ADVANCE  # noqa: E402
@@ -55,7 +56,7 @@ class Device:
         else:
             self.untouched()
 
-    def record(self, made: Any) -> list[Any]:
+    def record(self, made: Any, copy: Any = None) -> list[Any]:
         return [one.arguments for one in made if one.kernel == ADVANCE]
 
     def replay(self, graph: list[Any], stream: Any) -> None:
@@ -91,14 +92,19 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         (rows_run, "KernelModule", lambda *_: made),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
-    sent = MainInputs.send
-
-    def send(*given: Any) -> None:
-        made.untouched()
-        sent(*given)
-
-    monkeypatch.setattr(MainInputs, "send", send)
+    for kind, name in ((MainInputs, "fill_up"), (PromptInputs, "fill")):
+        monkeypatch.setattr(kind, name, watched(made, getattr(kind, name)))
     return made
+
+
+def watched(device: Device, written: Any) -> Any:
+    """``written``, which nobody may ask for while ``device`` is busy."""
+
+    def fill(*given: Any) -> Any:
+        device.untouched()
+        return written(*given)
+
+    return fill
 
 
 class Left(Exception):

@@ -49,9 +49,11 @@ class Device:
     def __init__(self) -> None:
         self.driver = SimpleNamespace(replay=self.replay, destroy=self.destroy)
         self.graphs: list[Any] = []
+        self.copies: dict[int, Any] = {}
         self.lost, self.failing, self.coming = False, -1, None
 
-    def record(self, launches: Any) -> Any:
+    def record(self, launches: Any, copy: Any) -> Any:
+        self.copies[id(launches)] = copy
         kernels = [one.kernel for one in launches]
         assert kernels[0] == rows_tiles.BEGIN and kernels[-1] == rows_tiles.ADVANCE
         assert kernels[-2].startswith("rows_head_") and len(kernels) == 3 + 6 * LAYERS
@@ -63,6 +65,7 @@ class Device:
             self.graphs.remove(graph)
 
     def replay(self, launches: Any, stream: Any) -> None:
+        ctypes.memmove(*self.copies[id(launches)])
         attention, advance = launches[2].arguments, launches[-1].arguments
         count = advance.row_count
         assert launches[0].blocks == launches[-1].blocks == count and not advance.steps

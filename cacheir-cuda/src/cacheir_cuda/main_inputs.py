@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 I32 = NDArray[np.int32]
+Copy = tuple[int, int, int]  # from pinned memory: address on the device, on the host, bytes
 
 
 class MainInputs:
@@ -36,7 +37,7 @@ class MainInputs:
         """Copy the arrays of these names to the device. The copy before must be over: a step's end waits for it."""
         for name, array in self.arrays.items():
             array[...] = arrays[name]
-        self.send()
+        self._device.copy_(self._host, non_blocking=True)
 
     def fill_up(self, given: Mapping[str, I32], rest: Mapping[str, int]) -> None:
         """As ``fill`` for arrays that are smaller, or missing: filled up by the number of that name in ``rest``, or 0.
@@ -49,8 +50,9 @@ class MainInputs:
                 array[...] = rest.get(name, 0)
             if part is not None:
                 array[tuple(map(slice, part.shape))] = part
-        self.send()
-
-    def send(self) -> None:
-        """Queue the copy of ``arrays`` to the device."""
         self._device.copy_(self._host, non_blocking=True)
+
+    @property
+    def copy(self) -> Copy:
+        """What brings ``arrays`` to the device, for a graph that does it itself."""
+        return self._device.data_ptr(), self._host.data_ptr(), self._host.nbytes

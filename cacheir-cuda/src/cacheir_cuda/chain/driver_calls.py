@@ -42,6 +42,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuGraphGetNodes": (c_void_p, c_void_p, POINTER(c_size_t)),
     "cuGraphGetEdges_v2": (c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_size_t)),
     "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
     "cuGraphDestroy": (c_void_p,),
     "cuGraphExecDestroy": (c_void_p,),
 }
@@ -128,6 +129,10 @@ class Driver:
         self._call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
         self._call("cuGraphDestroy", graph)
         return Graph(executable, nodes.value, edges.value, sum(edge.type == 1 for edge in data))
+
+    def copy_to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy from pinned memory at ``source`` to ``target``, on ``stream``."""
+        self._call("cuMemcpyHtoDAsync_v2", target, c_void_p(source), nbytes, c_void_p(stream))
 
     def replay(self, graph: Graph, stream: int) -> None:
         """Launch ``graph`` on ``stream``."""

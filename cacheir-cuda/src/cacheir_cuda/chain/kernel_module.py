@@ -10,6 +10,7 @@ import torch
 from cacheir_cuda.chain.cubins import FOLDER, load_cubin, other_folders
 from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.launches import KernelLaunch
+from cacheir_cuda.main_inputs import Copy
 
 
 class KernelModule:
@@ -31,21 +32,29 @@ class KernelModule:
         """Launch in order on ``stream``, torch's current one where it is not given."""
         on = torch.cuda.current_stream(self._device).cuda_stream if stream is None else stream
         for one in launches:
-            function = self._function(one)
-            self.driver.launch(function, one.blocks, one.threads, one.shared_bytes, on, one.arguments)
+            self._launch(one, on)
 
-    def record(self, launches: Sequence[KernelLaunch]) -> Graph:
-        """A graph of ``launches``."""
+    def record(self, launches: Sequence[KernelLaunch], copy: Copy | None = None) -> Graph:
+        """A graph of ``launches``, which begins with ``copy`` where one is given."""
         stream = torch.cuda.Stream(self._device).cuda_stream  # type: ignore[no-untyped-call]
         for one in launches:
             self._function(one)
         self.driver.begin_capture(stream)
-        self.launch(launches, stream)
+        if copy is not None:
+            self.driver.copy_to_device(*copy, stream)
+        for number, one in enumerate(launches):
+            self._launch(one, stream, programmatic=number > 0 or copy is None)
         return self.driver.end_capture(stream)
 
     def close(self) -> None:
         """Let go of the kernels."""
         self.driver.unload(self._module)
+
+    def _launch(self, one: KernelLaunch, stream: int, programmatic: bool = True) -> None:
+        function = self._function(one)
+        self.driver.launch(
+            function, one.blocks, one.threads, one.shared_bytes, stream, one.arguments, programmatic=programmatic
+        )
 
     def _function(self, launch: KernelLaunch) -> c_void_p:
         if launch.kernel not in self._functions:

@@ -1,4 +1,4 @@
-"""The inputs of a step of a few prompt tokens, written straight to where the copy to the device takes them from."""
+"""The inputs of a step of a few prompt tokens, written straight to where its graph copies them from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PromptPositions:
 
 
 class PromptInputs:
-    """Room for ``count`` tokens in ``sequences`` rows; ``device`` is what the kernels are given.
+    """Room for ``count`` tokens in ``sequences`` rows; ``device`` is what the kernels are given, by ``copy``.
 
     As ``runtime.step_inputs.stage`` has them, filled up by tokens that are kept nowhere and rows that have none. What a
     line of the page table holds behind a row's own pages is of steps before, and is not read.
@@ -44,15 +44,15 @@ class PromptInputs:
         self._inputs = MainInputs({**shapes, "page_table": (sequences, positions.table_width)}, device)
         self._positions, self._host = positions, self._inputs.arrays
         given = self._inputs.tensors
-        self.produced = given["produced"]
+        self.produced, self.copy = given["produced"], self._inputs.copy
         self.device = RowsInputs(
             given["tokens"], given["positions"], given["slots"], given["page_table"], given["row_starts"]
         )
 
     def fill(self, rows: Sequence[Row], tokens: Sequence[tuple[int, ...]]) -> list[int]:
-        """Queue the copy of ``rows``, whose ids are ``tokens``; the place of each row's last token, or that it wants.
+        """Write what ``rows`` are given, whose ids are ``tokens``; the place of each row's last token, or the wanted.
 
-        The copy before must be over. Raises RequestError where a row's pages do not reach its last token.
+        The step before must be over. Raises RequestError where a row's pages do not reach its last token.
         """
         host, known = self._host, self._positions
         starts, table, slots = host["row_starts"], host["page_table"], host["slots"]
@@ -77,5 +77,4 @@ class PromptInputs:
         slots[first:] = -1
         host["tokens"][first:] = 0
         host["positions"][first:] = 0
-        self._inputs.send()
         return places

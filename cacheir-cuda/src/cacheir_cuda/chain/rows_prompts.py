@@ -1,4 +1,4 @@
-"""Greedy prompts of a few tokens as one recorded graph: main, the head, and each row's token to the host's ring."""
+"""Greedy prompts of a few tokens as one recorded graph: inputs, main, head, and each row's token to the host's ring."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RowsPrompts:
         sequences = 1 << (rows - 1).bit_length()
         if (count, sequences) not in self._recorded:
             made = _Recorded(PromptInputs(count, sequences, self._positions, self._device), count, self._device)
-            made.graph = self._module.record(self._launches(made))
+            made.graph = self._module.record(self._launches(made), made.inputs.copy)
             self._recorded[count, sequences] = made
             self.captures += 1
         return self._recorded[count, sequences]
