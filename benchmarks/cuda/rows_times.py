@@ -69,22 +69,17 @@ def choices(chain: Chain) -> dict[str, list[Change]]:
     def shared(shape: rows_tiles.Shape) -> Change:
         return rows_tiles.HOLDS[shape], dict.fromkeys(every, ("shared", 2, 0))
 
-    def streams(shape: rows_tiles.Shape, how: Any) -> Change:
-        return rows_tiles.STREAMS.setdefault(shape, {}), dict.fromkeys(every, how)
-
     made = {"base": [], "head in registers": [(rows_tiles.HEADS[chain.hidden], dict.fromkeys(every, 0))]}
     made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
     heads = rows_attention_tiles.ATTENTIONS[chain.attention]
     made |= {f"attention as for {rows} rows": [(heads, dict.fromkeys(every, heads[rows]))] for rows in every}
-    made |= {f"{name} in one piece": [streams(shape, None)] for name, shape in (("qkv", qkv), ("gate", gate))
-             if shape in rows_tiles.STREAMS}  # fmt: skip
     made |= {f"{name} held": [held(shape)] for name, shape in (("output", output), ("down", down))
              if shape in rows_tiles.HOLDS}  # fmt: skip
     if chain.hidden == 2048:
-        made["both in one piece"] = [streams(qkv, None), streams(gate, None)]
+        made["qkv streams"] = [(rows_tiles.STREAMS.setdefault(qkv, {}), {8: (16, 8), 16: (16, 8), 32: (16, 6)})]
     if chain.hidden == 1024:
         made |= {
-            "gate streams": [streams(gate, (16, 6))],
+            "gate streams": [(rows_tiles.STREAMS.setdefault(gate, {}), dict.fromkeys(every, (16, 6)))],
             "qkv shared": [shared(qkv)],
             "gate shared": [shared(gate)],
             "both shared": [shared(qkv), shared(gate)],

@@ -37,10 +37,12 @@
       rows_append_##NAME##_q##HEADS##_kv##KV_HEADS(const __grid_constant__ RowsAttentionArguments a) {                   \
     append<HEADS, KV_HEADS, NORMED>(a);                                                                                  \
   }
-#define STREAM(EPILOGUE, K, WARPS, STAGES, ROW_TILES)                                                                      \
+// The matrix is packed in blocks of TOGETHER tiles.
+#define STREAM(EPILOGUE, K, TOGETHER, WARPS, STAGES, ROW_TILES)                                                            \
   extern "C" __global__ void __launch_bounds__(WARPS * 32, ROW_TILES == 1 ? 2 : 1)                                       \
-      rows_stream_##EPILOGUE##_k##K##_w##WARPS##_s##STAGES##_c##ROW_TILES(const __grid_constant__ RowsProductArguments a) { \
-    rows_stream<K, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES>(a);                                                     \
+      rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES(                                 \
+          const __grid_constant__ RowsProductArguments a) {                                                              \
+    rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES>(a);                                           \
   }
 #define HEAD_OF(WIDTH, ROW_TILES)                                                                                         \
   extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 2)                                                  \
@@ -94,10 +96,10 @@ PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 4, 2)
 RESIDUAL(2048, 2, 2, 4, 4, 8, 4, 3, 2)
 RESIDUAL(2048, 2, 2, 4, 4, 8, 4, 3, 4)
 RESIDUAL(6144, 2, 4, 3, 8, 4, 8, 2, 4)
-STREAM(qkv, 2048, 16, 8, 1)
-STREAM(swiglu, 2048, 16, 8, 1)
-STREAM(swiglu, 2048, 16, 8, 2)
-STREAM(swiglu, 2048, 16, 6, 4)
+PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
+STREAM(swiglu, 2048, 1, 16, 8, 1)
+STREAM(swiglu, 2048, 1, 8, 18, 2)
+STREAM(swiglu, 2048, 1, 8, 12, 4)
 RING_HEAD_OF(2048, 1, 8)
 RING_HEAD_OF(2048, 2, 8)
 RING_HEAD_OF(2048, 4, 4)
@@ -118,9 +120,9 @@ RESIDUAL(1536, 1, 3, 3, 4, 4, 4, 2, 4)
 RESIDUAL(8960, 1, 3, 4, 4, 4, 18, 2, 1)
 RESIDUAL(8960, 1, 3, 4, 4, 4, 6, 2, 2)
 RESIDUAL(8960, 2, 3, 2, 8, 8, 8, 3, 4)
-STREAM(swiglu, 1536, 16, 8, 1)
-STREAM(swiglu, 1536, 16, 8, 2)
-STREAM(swiglu, 1536, 16, 6, 4)
+STREAM(swiglu, 1536, 1, 16, 10, 1)
+STREAM(swiglu, 1536, 1, 12, 12, 2)
+STREAM(swiglu, 1536, 1, 12, 12, 4)
 RING_HEAD_OF(1536, 1, 8)
 RING_HEAD_OF(1536, 2, 8)
 RING_HEAD_OF(1536, 4, 6)
@@ -141,24 +143,18 @@ PRODUCT(swiglu, 1024, 16, 3, 8, shared, 2, 0, 4, 2)
 PRODUCT(swiglu, 1024, 16, 3, 8, registers, 1, 8, 2, 2)
 PRODUCT(residual, 3072, 8, 1, 12, registers, 1, 2, 2, 2)
 PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 4, 4)
-STREAM(swiglu, 1024, 16, 6, 1)
-STREAM(swiglu, 1024, 16, 6, 2)
-STREAM(swiglu, 1024, 16, 6, 4)
+STREAM(swiglu, 1024, 3, 16, 6, 1)
+STREAM(swiglu, 1024, 3, 16, 6, 2)
+STREAM(swiglu, 1024, 3, 16, 6, 4)
 HEAD_OF(1024, 1)
 HEAD_OF(1024, 2)
 HEAD_OF(1024, 4)
-PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
-PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 1, 1)
-PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 2, 2)
-PRODUCT(swiglu, 2048, 16, 3, 16, shared, 1, 0, 4, 2)
-STREAM(qkv, 2048, 16, 8, 2)
-STREAM(qkv, 2048, 16, 6, 4)
+STREAM(qkv, 2048, 2, 16, 8, 1)
+STREAM(qkv, 2048, 2, 16, 8, 2)
+STREAM(qkv, 2048, 2, 16, 6, 4)
 HEAD_OF(2048, 1)
 HEAD_OF(2048, 2)
 HEAD_OF(2048, 4)
-PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 1, 1)
-PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 2, 2)
-PRODUCT(swiglu, 1536, 16, 4, 16, shared, 1, 0, 4, 2)
 HEAD_OF(1536, 1)
 HEAD_OF(1536, 2)
 HEAD_OF(1536, 4)

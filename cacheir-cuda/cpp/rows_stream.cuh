@@ -1,11 +1,17 @@
 // A matrix of many megabytes times several rows: tiles stream through a ring in shared memory.
 //
-// As stream.cuh, by row: a block walks over its tiles (every gridDim.x-th one) of the matrix as it is stored, and each warp
-// has STAGES steps of its own slice of k under way, some of them before the rows are there.  The rows stay in registers.
+// As stream.cuh, by row: a block walks over its tiles (every gridDim.x-th one) of the packed matrix, and each warp has STAGES
+// steps of its own slice of k under way, some of them before the rows are there.  The rows stay in registers.
 #pragma once
 #include "rows_product.cuh"
 
-template <int K, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES>
+// Where a step of a tile begins in a matrix that is packed in blocks of TOGETHER tiles: a kilobyte, behind it the same step of
+// the block's other tiles.  How many warps it was packed for does not matter.
+template <int K, int TOGETHER> __device__ __forceinline__ size_t packed_step(int tile, int step) {
+  return ((size_t)(tile / TOGETHER) * (K / 32) * TOGETHER + step * TOGETHER + tile % TOGETHER) * 1024;
+}
+
+template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES>
 __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   constexpr int SLICE = K / WARPS, STEPS = SLICE / 32, R = 8 * ROW_TILES, THREADS = WARPS * 32, STRIDE = 16 + 4;
   constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : 16;  // of a tile
@@ -20,16 +26,15 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   // 1. The first steps of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
   const int all = a.outputs / OUTPUTS, tiles = (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
   const u32 ring = shared_address(held) + warp * STAGES * 1024 + lane * 16;
-  const char *upper = (const char *)(a.weights + ((size_t)blockIdx.x * OUTPUTS + g) * K + warp * SLICE + 8 * t);
-  const size_t lower = (EPILOGUE == Epilogue::swiglu ? (size_t)a.outputs : 8) * K * 2;  // from row g to its other row
-  const size_t stride = (size_t)gridDim.x * OUTPUTS * K * 2;
-  int left = tiles * STEPS, ahead = 0;
+  const char *weights = (const char *)a.weights + packed_step<K, TOGETHER>(0, warp * STEPS) + lane * 16;
+  int left = tiles * STEPS, ahead = 0, asked = blockIdx.x;  // tile
   auto ask = [&](int stage) {
     if (left > 0) {
-      copy_piece(ring + stage * 1024, upper + ahead * 64);
-      copy_piece(ring + stage * 1024 + 512, upper + lower + ahead * 64);
+      const char *at = weights + packed_step<K, TOGETHER>(asked, ahead);
+      copy_piece(ring + stage * 1024, at);
+      copy_piece(ring + stage * 1024 + 512, at + 512);
       left--;
-      if (++ahead == STEPS) { ahead = 0; upper += stride; }
+      if (++ahead == STEPS) { ahead = 0; asked += gridDim.x; }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -62,8 +67,8 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
       const uint4 u = *(const uint4 *)at, v = *(const uint4 *)(at + 512);
 #pragma unroll
       for (int c = 0; c < ROW_TILES; c++) {
-        multiply_add(sum[c], u.x, v.x, u.y, v.y, x[c][p].x, x[c][p].y);
-        multiply_add(sum[c], u.z, v.z, u.w, v.w, x[c][p].z, x[c][p].w);
+        multiply_add(sum[c], u.x, u.y, u.z, u.w, x[c][p].x, x[c][p].y);
+        multiply_add(sum[c], v.x, v.y, v.z, v.w, x[c][p].z, x[c][p].w);
       }
       ask(stage);
       if (++stage == STAGES) stage = 0;

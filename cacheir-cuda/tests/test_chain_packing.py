@@ -99,6 +99,27 @@ def test_the_product_of_a_matrix_as_it_is_stored(tile: tiles.Stream, rows: int, 
     np.testing.assert_allclose(found, matrix @ x, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("kind", "together"), [("qkv", 1), ("qkv", 2), ("swiglu", 1), ("swiglu", 3)])
+@pytest.mark.parametrize("warps", [1, 2, 8])
+def test_a_step_of_a_tile_is_a_kilobyte_for_any_number_of_warps(kind: str, together: int, warps: int) -> None:
+    columns, tiles_of_all = 256, 2 * together
+    matrix = torch.randn(16 * tiles_of_all, columns, dtype=torch.float64)
+    packed = pack(matrix, Tile(kind, 16, together, warps, "shared", 1, 0))
+    steps = columns // 32
+    for tile in range(tiles_of_all):
+        first = tile * 8 if kind == "swiglu" else tile * 16
+        other = first + (8 * tiles_of_all if kind == "swiglu" else 8)  # of swiglu the up rows
+        for step in range(steps):
+            begin = 512 * (tile // together * steps * together + step * together + tile % together)
+            for lane in range(32):
+                row, column = lane // 4, 32 * step + 8 * (lane % 4)
+                for half in range(2):
+                    found = packed[begin + 256 * half + 8 * lane :][:8].view(2, 2, 2)  # pair, row, column
+                    rows = torch.stack([matrix[first + row], matrix[other + row]])
+                    expected = rows[:, column + 4 * half : column + 4 * half + 4].view(2, 2, 2).transpose(0, 1)
+                    assert torch.equal(found, expected)
+
+
 def test_a_matrix_that_is_no_whole_number_of_tiles_is_refused() -> None:
     tile = Tile("qkv", 16, 2, 4, "registers", 1, 0)
     for shape in ((48, 256), (64, 192)):

@@ -193,7 +193,7 @@ class RowsStep:
         )  # fmt: skip
 
     def _matrix(self, name: str, number: int, count: int) -> torch.Tensor | None:
-        packed = isinstance(self._tile(name, count), rows_tiles.RowsTile)
+        packed = not isinstance(self._tile(name, count), rows_tiles.ResidualTile)
         return self._layers[number][name] if packed else self._weights.plain(number, name)
 
     def _tile(self, name: str, count: int) -> rows_tiles.Product:

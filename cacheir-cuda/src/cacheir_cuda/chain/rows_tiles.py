@@ -104,12 +104,12 @@ class ResidualTile:
 
 @dataclass(frozen=True)
 class StreamTile:
-    """A product of ``rows`` rows whose matrix streams through a ring (``cpp/rows_stream.cuh``).
+    """A product of ``rows`` rows whose matrix, packed for ``packed``, streams through a ring (``cpp/rows_stream.cuh``).
 
     Each of ``warps`` warps has ``stages`` kilobytes under way.
     """
 
-    kind: str
+    packed: Tile
     warps: int
     stages: int
     rows: int
@@ -118,7 +118,8 @@ class StreamTile:
 
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
-        return f"rows_stream_{self.kind}_k{columns}_w{self.warps}_s{self.stages}_c{self.rows // 8}"
+        tile = self.packed
+        return f"rows_stream_{tile.kind}_k{columns}_t{tile.tiles}_w{self.warps}_s{self.stages}_c{self.rows // 8}"
 
     def blocks(self, matrix_rows: int) -> int:
         """Blocks for a matrix of ``matrix_rows`` rows: each walks over every so many tiles of 16."""
@@ -151,18 +152,15 @@ HOLDS: dict[Shape, dict[int, tuple[str, int, int]]] = {
     # Qwen3-1.7B
     ("qkv", 4096, 2048): _SHARED,
     ("residual", 2048, 2048): {8: ("registers", 2, 4), 16: ("registers", 1, 4), 32: ("registers", 1, 4)},
-    ("swiglu", 12288, 2048): _SHARED,
     ("residual", 2048, 6144): _SHARED,
     # DeepSeek-R1-Distill-Qwen-1.5B
     ("qkv", 2048, 1536): {8: ("registers", 2, 4), 16: ("registers", 2, 4), 32: ("registers", 1, 4)},
     ("residual", 1536, 1536): {8: ("registers", 2, 4), 16: ("registers", 2, 4), 32: ("registers", 1, 4)},
-    ("swiglu", 17920, 1536): _SHARED,
 }
 # Matrix -> rows of the step -> warps, kilobytes that a warp has under way. They come first.
 STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
-    ("qkv", 4096, 2048): {8: (16, 8)},
-    ("swiglu", 12288, 2048): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
-    ("swiglu", 17920, 1536): {8: (16, 8), 16: (16, 8), 32: (16, 6)},
+    ("swiglu", 12288, 2048): {8: (16, 8), 16: (8, 18), 32: (8, 12)},
+    ("swiglu", 17920, 1536): {8: (16, 10), 16: (12, 12), 32: (12, 12)},
 }
 # Matrix -> rows of the step -> tiles, groups, parts, blocks that share the columns, kilobytes and steps of rows under
 # way, blocks whose registers must fit a multiprocessor (``ResidualTile``). They come before HOLDS.
@@ -182,7 +180,7 @@ RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
 BRINGERS = {
     1024: {8: "", 16: "", 32: ""},
     2048: {8: "output", 16: "", 32: ""},
-    1536: {8: "qkv", 16: "qkv", 32: ""},
+    1536: {8: "", 16: "", 32: ""},
 }
 # Width of the rows -> rows of the step -> kilobytes that a warp of the head has under way in a ring.
 HEADS = {1024: {8: 8, 16: 8, 32: 8}, 2048: {8: 8, 16: 8, 32: 4}, 1536: {8: 8, 16: 8, 32: 6}}
@@ -195,14 +193,14 @@ def bucket(rows: int) -> int | None:
 
 def shapes() -> list[Shape]:
     """Every matrix that there are kernels for."""
-    return [*HOLDS, *(shape for shape in RESIDUALS if shape not in HOLDS)]
+    return list(dict.fromkeys([*HOLDS, *STREAMS, *RESIDUALS]))
 
 
 def rows_tile(shape: Shape, count: int) -> Product | None:
     """The choice for a matrix and a step of ``count`` rows, a bucket; None where there is none."""
     stream = STREAMS.get(shape, {}).get(count)
     if stream:
-        return StreamTile(shape[0], *stream, count)
+        return StreamTile(CHOICES[shape], *stream, count)
     residual = RESIDUALS.get(shape, {}).get(count)
     if residual:
         return ResidualTile(*residual, count)
