@@ -19,7 +19,8 @@ struct RowsAttentionArguments {
   bf16 *pages;             // this layer's: [page][K, V][kv head][page token][HEAD]
   const int *page_table;   // [sequences][table_width]
   const int *positions;    // [R]
-  const int *slots;        // [R]: where the row's key and value go, page * page_tokens + token; negative: to nobody's page
+  const int *slots;        // [R]: where a prompt's key and value go, page * page_tokens + token, those of a decode step where
+                           // their position's page lies; negative: to nobody's page
   const int *row_starts;   // [sequences + 1], or null where each row is a sequence
   const float *q_gain, *k_gain;  // [HEAD], read where q and k are normed by head
   const float *turns;      // [position][HEAD / 2][cos, sin]
@@ -41,14 +42,10 @@ __device__ __forceinline__ Turned turned(Turned x, float4 turn, const float2 (&g
   return {make_float2(x.low.x * turn.x - x.high.x * turn.y, x.low.y * turn.z - x.high.y * turn.w),
           make_float2(x.high.x * turn.x + x.low.x * turn.y, x.high.y * turn.z + x.low.y * turn.w)};
 }
-// Where a row's key goes; the value goes kv_heads * page_tokens * HEAD further on.
+// Where the key of a prompt's row goes; the value goes kv_heads * page_tokens * HEAD further on.
 __device__ __forceinline__ bf16 *slot_of(const RowsAttentionArguments &a, int row, int kv_head, int kv_heads) {
-  const int slot = a.slots[row], later = a.positions[row] + a.step;
-  int page = slot < 0 ? a.spare_page : slot / a.page_tokens, token = slot < 0 ? 0 : slot % a.page_tokens;
-  if (a.step && slot >= 0) {
-    page = a.page_table[(size_t)row * a.table_width + min(later / a.page_tokens, a.table_width - 1)];
-    token = later % a.page_tokens;
-  }
+  const int slot = a.slots[row];
+  const int page = slot < 0 ? a.spare_page : slot / a.page_tokens, token = slot < 0 ? 0 : slot % a.page_tokens;
   return a.pages + (((size_t)page * 2 * kv_heads + kv_head) * a.page_tokens + token) * HEAD;
 }
 
@@ -83,12 +80,18 @@ __device__ __forceinline__ u32 turned_matrix(u32 x) {
   return y;
 }
 
+__device__ __forceinline__ float power_of_two(float x) {  // 0 for -infinity
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // SHARES blocks share the query heads of a KV head.  ALONE: of at most ALONE * WARPS groups the first block of a cluster takes care alone.
 template <int HEADS, int KV_HEADS, bool NORMED, int SHARES, int RANKS_OF_ROW, int WARPS, int PIECES, int AHEAD, int ALONE, bool PROMPT>
 __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) {
   constexpr int ALL = HEADS / KV_HEADS, PER = ALL / SHARES, TILES = (PER + 3) / 4, THREADS = 32 * WARPS, PIECE = GROUP * HEAD * 2;
   constexpr int PAIRS = PER * HEAD / 2;  // of dimensions, of all heads
-  constexpr int FIT = THREADS / PAIRS, MERGERS = FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1, AT_A_TIME = THREADS / MERGERS;
+  constexpr int MERGERS = WARPS > 8 && THREADS >= 2 * PAIRS ? 2 : 1, AT_A_TIME = THREADS / MERGERS;
   constexpr int HEAD_STRIDE = HEAD + 8, DIMS = HEAD / RANKS_OF_ROW, EACH = WARPS / MERGERS;  // 8: neighbours in other banks
   static_assert(PER <= 8 && PER + 2 <= WARPS && HEADS % KV_HEADS == 0 && ALL % SHARES == 0 && DIMS >= 16 && WARPS % MERGERS == 0, "heads");
   static_assert(PER * HEAD_STRIDE * 4 + 128 <= PIECES * PIECE, "a warp's part lies over its ring");
@@ -103,24 +106,35 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   const int kv_head = blockIdx.x / (RANKS_OF_ROW * SHARES) % KV_HEADS, row = blockIdx.x / (RANKS_OF_ROW * SHARES * KV_HEADS);
   const int first_head = kv_head * ALL + share * PER;
   let_next_start();
-  const int position = a.positions[row] + a.step, groups = position / GROUP + 1;
-  const int ranks = RANKS_OF_ROW == 1 || groups <= ALONE * WARPS ? 1 : RANKS_OF_ROW;
-  if (RANKS_OF_ROW > 1 && rank >= ranks) return;
 
-  // 1. Keys and values of past tokens, and all else that is known already.
+  // 1. Keys and values of past tokens, and all else that is known already.  What does not depend on each other is read at once.
   int sequence = row;
   if (PROMPT && a.row_starts) {
     sequence = 0;
     for (int i = 1; i < a.sequences; i++) sequence += a.row_starts[i] <= row;
   }
-  const int *table = a.page_table + (size_t)sequence * a.table_width, past_all = PROMPT ? position + 1 : position;
-  const int place = warp * ranks + rank, turns = WARPS * ranks;
-  const int own_groups = place < groups ? (groups - place - 1) / turns + 1 : 0, pieces = 2 * own_groups;
+  const int *table = a.page_table + (size_t)sequence * a.table_width;
+  const int page_groups = (u32)a.page_tokens / GROUP;
+  auto place_of = [&](int group) {  // where a group's keys lie, in pieces from the first page on
+    const int number = page_groups == 1 ? group : (u32)group / page_groups, page = table[min(number, a.table_width - 1)];
+    return (page * (2 * KV_HEADS) + kv_head) * page_groups + group - number * page_groups;
+  };
+  int places = place_of(warp * RANKS_OF_ROW + rank + lane * (WARPS * RANKS_OF_ROW));  // of the warp's group `lane`
+  const int places_alone = ALONE ? place_of(warp + lane * WARPS) : 0, slot = PROMPT ? 0 : a.slots[row];
+  const int position = a.positions[row] + a.step, groups = (u32)position / GROUP + 1;
+  const bool alone = RANKS_OF_ROW == 1 || groups <= ALONE * WARPS;
+  const int ranks = alone ? 1 : RANKS_OF_ROW;
+  if (RANKS_OF_ROW > 1 && rank >= ranks) return;
+  if (ALONE && alone) places = places_alone;
+  const int past_all = PROMPT ? position + 1 : position;
+  const int place = warp * ranks + rank, turns = WARPS * ranks, behind = max(groups - 1 - place, -1);
+  const int own_groups = behind < 0 ? 0 : (alone ? (u32)behind / WARPS : (u32)behind / (WARPS * RANKS_OF_ROW)) + 1;
+  const int pieces = 2 * own_groups, values_after = KV_HEADS * page_groups;
   const u32 ring = shared_address(held) + warp * (PIECES * PIECE);
-  auto piece_at = [&](int piece) {  // where its 4 KB begin
-    const int first = (place + (piece >> 1) * turns) * GROUP, page = table[min(first / a.page_tokens, a.table_width - 1)];
-    return (const char *)(a.pages + (((size_t)page * 2 + (piece & 1)) * KV_HEADS + kv_head) * a.page_tokens * HEAD
-                          + first % a.page_tokens * HEAD);
+  auto piece_at = [&](int piece) {  // pieces are asked for in order
+    const int which = piece >> 1;
+    if (which && which % 32 == 0 && !(piece & 1)) places = place_of(place + (which + lane) * turns);
+    return (const char *)a.pages + (size_t)(__shfl_sync(~0u, places, which % 32) + (piece & 1) * values_after) * PIECE;
   };
   const u32 lane_target = (lane >> 4) * 256 + (((lane & 15) ^ (lane >> 4)) << 4);
   auto ask = [&](int piece) {  // the 16 bytes c of token i go to place c ^ (i % 8); tokens from `past_all` on are zero
@@ -135,13 +149,14 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
-  auto bring = [&](int piece) {  // as far as L2
-    if (piece < pieces) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(piece_at(piece)), "r"(PIECE) : "memory");
-  };
   auto begin = [&] {
-#pragma unroll 1
+#pragma unroll
     for (int piece = 0; piece < PIECES; piece++) ask(piece);
-    if (lane < AHEAD) bring(PIECES + lane);
+#pragma unroll
+    for (int piece = PIECES; piece < PIECES + AHEAD; piece++) {  // the next ones come as far as L2
+      const char *from = piece_at(piece);
+      if (piece < pieces && lane == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(PIECE) : "memory");
+    }
   };
   if (!PROMPT) begin();
   if (RANKS_OF_ROW > 1 && ranks > 1) {
@@ -152,7 +167,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
   }
   // Warps 0 to PER - 1 turn a query head each; the next one takes the row's key, the one after it the value.
-  const bool is_query = warp < PER, is_key = warp == PER, owns = !PROMPT && rank == (groups - 1) % ranks;
+  const bool is_query = warp < PER, is_key = warp == PER, owns = !PROMPT && rank == ((groups - 1) & (ranks - 1));
   float4 turn = make_float4(1, 0, 1, 0);
   float2 gain[2] = {make_float2(1, 1), make_float2(1, 1)};
   if (is_query || is_key) {
@@ -167,8 +182,10 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   const float *source = a.qkv + (size_t)row * (HEADS + 2 * KV_HEADS) * HEAD + 2 * lane
                       + (is_query ? first_head + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD;
   bf16 *appended = nullptr;
-  if (owns && share == 0 && warp >= PER && warp <= PER + 1)
-    appended = slot_of(a, row, kv_head, KV_HEADS) + (is_key ? 0 : KV_HEADS * a.page_tokens * HEAD) + 2 * lane;
+  if (owns && share == 0 && warp >= PER && warp <= PER + 1) {
+    const int at = slot < 0 ? (a.spare_page * (2 * KV_HEADS) + kv_head) * page_groups : place_of(groups - 1);
+    appended = a.pages + ((size_t)(at + (is_key ? 0 : values_after)) * GROUP + position % GROUP) * HEAD + 2 * lane;
+  }
 
   // 2. The row itself.
   wait_for_previous();
@@ -221,21 +238,24 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     float score[TILES][2][4] = {};
     const u32 keys = ring + 2 * i % PIECES * PIECE + key_row;
 #pragma unroll
-    for (int p = 0; p < 4; p++) {
-      u32 k[2][4];
-      load_matrices(k[0], keys + ((4 * p + key_chunk ^ turn_of_row) << 4));
-      load_matrices(k[1], keys + ((4 * p + 2 + key_chunk ^ turn_of_row) << 4));
+    for (int p = 0; p < 4; p += 2) {
+      u32 k[4][4], q[TILES][2][4];
 #pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        u32 q[4];
-        load_matrices(q, query_at + n * 8 * (HEAD + 8) * 2 + p * 64);
-        multiply_add(score[n][0], k[0][0], k[0][1], k[0][2], k[0][3], q[0], q[1]);
-        multiply_add(score[n][1], k[1][0], k[1][1], k[1][2], k[1][3], q[2], q[3]);
-      }
+      for (int c = 0; c < 4; c++) load_matrices(k[c], keys + ((4 * p + 2 * c + key_chunk ^ turn_of_row) << 4));
+#pragma unroll
+      for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) load_matrices(q[n][c], query_at + n * 8 * (HEAD + 8) * 2 + (p + c) * 64);
+#pragma unroll
+      for (int c = 0; c < 2; c++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++) {
+          multiply_add(score[n][0], k[2 * c][0], k[2 * c][1], k[2 * c][2], k[2 * c][3], q[n][c][0], q[n][c][1]);
+          multiply_add(score[n][1], k[2 * c + 1][0], k[2 * c + 1][1], k[2 * c + 1][2], k[2 * c + 1][3], q[n][c][2], q[n][c][3]);
+        }
     }
     __syncwarp();
     ask(2 * i + PIECES);
-    if (AHEAD && lane == 0) bring(2 * i + PIECES + AHEAD);
     u32 weights[TILES][2];
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
@@ -248,7 +268,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
       }
 #pragma unroll
       for (int offset = 4; offset < 32; offset *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
-      const float fade = exp2f(most[n] - largest);  // largest is finite: each group has a token
+      const float fade = power_of_two(most[n] - largest);  // largest is finite: each group has a token
       most[n] = largest;
       sum[n] *= fade;
       if (i)
@@ -258,7 +278,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
           for (int e = 0; e < 4; e++) o[n][m][e] *= fade;
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        const float x = exp2f(s[e] - largest), upper = __bfloat162float(__float2bfloat16(x));
+        const float x = power_of_two(s[e] - largest), upper = __bfloat162float(__float2bfloat16(x));
         sum[n] += x;
         weights[n][e] = turned_matrix(pack(upper, x - upper));
       }
@@ -266,15 +286,17 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     arrive_and_own(2 * i + 1, group);
     const u32 values = ring + (2 * i + 1) % PIECES * PIECE + value_row;
 #pragma unroll
-    for (int m = 0; m < 8; m++) {
-      u32 v[4];
-      load_turned_matrices(v, values + ((2 * m + value_chunk ^ turn_of_row) << 4));
+    for (int m = 0; m < 8; m += 4) {
+      u32 v[4][4];
 #pragma unroll
-      for (int n = 0; n < TILES; n++) multiply_add(o[n][m], v[0], v[1], v[2], v[3], weights[n][0], weights[n][1]);
+      for (int c = 0; c < 4; c++) load_turned_matrices(v[c], values + ((2 * (m + c) + value_chunk ^ turn_of_row) << 4));
+#pragma unroll
+      for (int c = 0; c < 4; c++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++) multiply_add(o[n][m + c], v[c][0], v[c][1], v[c][2], v[c][3], weights[n][0], weights[n][1]);
     }
     __syncwarp();
     ask(2 * i + 1 + PIECES);
-    if (AHEAD && lane == 0) bring(2 * i + 1 + PIECES + AHEAD);
   }
 
   // 4. The parts of all warps.
@@ -284,26 +306,28 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   if (own_groups) {
     float *part = part_of(warp);
 #pragma unroll
-    for (int n = 0; n < TILES; n++) {
-      const int head = 4 * n + t;
-#pragma unroll
-      for (int offset = 4; offset < 32; offset *= 2) sum[n] += __shfl_xor_sync(~0u, sum[n], offset);
-      if (head < PER) {
-        if (g == 0) weight[warp][head] = make_float2(most[n], sum[n]);
+    for (int n = 0; n < TILES; n++)
+      if (4 * n + t < PER) {
 #pragma unroll
         for (int m = 0; m < 8; m++) {
-          part[head * HEAD_STRIDE + 16 * m + g] = o[n][m][0] + o[n][m][1];
-          part[head * HEAD_STRIDE + 16 * m + 8 + g] = o[n][m][2] + o[n][m][3];
+          part[(4 * n + t) * HEAD_STRIDE + 16 * m + g] = o[n][m][0] + o[n][m][1];
+          part[(4 * n + t) * HEAD_STRIDE + 16 * m + 8 + g] = o[n][m][2] + o[n][m][3];
         }
       }
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) sum[n] += __shfl_xor_sync(~0u, sum[n], offset);
+      if (g == 0 && 4 * n + t < PER) weight[warp][4 * n + t] = make_float2(most[n], sum[n]);
     }
   }
   __syncthreads();
-  const int parts = min(WARPS, groups > rank ? (groups - rank - 1) / ranks + 1 : 0);  // warps that have one
+  const int parts = min(WARPS, groups <= rank ? 0 : (groups - rank - 1) / (alone ? 1 : RANKS_OF_ROW) + 1);  // warps that have one
   if (RANKS_OF_ROW > 1 && ranks > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
   const u32 barrier = shared_address(&arrived);
 #pragma unroll
   for (int begin = 0; begin < PAIRS; begin += AT_A_TIME) {
+    if (begin + warp * (32 / MERGERS) >= PAIRS) break;
     const int which = begin + threadIdx.x / MERGERS, first = threadIdx.x % MERGERS;
     const int head = min(which / (HEAD / 2), PER - 1), at = which % (HEAD / 2) * 2;
     float2 w[EACH], taken[EACH], value = make_float2(0, 0);
@@ -324,7 +348,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     for (int offset = MERGERS / 2; offset; offset >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-      const float share = exp2f(w[i].x - top);
+      const float share = power_of_two(w[i].x - top);
       total += share * w[i].y;
       value.x += share * taken[i].x;
       value.y += share * taken[i].y;
@@ -357,7 +381,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     }
 #pragma unroll
     for (int i = 0; i < RANKS_OF_ROW; i++) {
-      const float share = exp2f(taken[i].z - top);
+      const float share = power_of_two(taken[i].z - top);
       total += share * taken[i].w;
       value.x += share * taken[i].x;
       value.y += share * taken[i].y;
