@@ -2,62 +2,67 @@
 //
 // What a block reads of the rows is then little beside its weights.  A cluster of SPLIT blocks shares the columns of 16 TILES
 // GROUPS outputs of the matrix as it is stored; of a block's warps each takes TILES tiles and one of PARTS parts of the columns.
-// Weights stream through a ring of STAGES kilobytes a warp, of which each lane asks for what it reads itself, the first of them
-// before the wait.  Rows stream beside them, SLOTS steps of 32 columns for the GROUPS warps of a part.  Every block finishes
-// a SPLIT-th of the outputs, whose sums the others send.
+// Weights stream through a ring of each warp, STAGES steps of 64 columns, so that whole lines are asked for; the first of them
+// before the wait.  Rows stream beside them, SLOTS steps for the GROUPS warps of a part.  Every block finishes some of the
+// outputs, whose sums the others send.
 #pragma once
 #include "rows_attention.cuh"
 #include "rows_product.cuh"
 
 template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES>
 __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
-  constexpr int STEPS = K / 32 / SPLIT, R = 8 * ROW_TILES, WARPS = GROUPS * PARTS, THREADS = WARPS * 32;
-  constexpr int OUTPUTS = 16 * TILES * GROUPS, QUADS = OUTPUTS / 4, OWN = QUADS / SPLIT, STRIDE = OUTPUTS + 4;
-  constexpr int RING = WARPS * STAGES * 1024, SLOT = ROW_TILES * 512, ROWS_BYTES = PARTS * SLOTS * SLOT;
+  constexpr int STEPS = K / 64, R = 8 * ROW_TILES, WARPS = GROUPS * PARTS, THREADS = WARPS * 32, STAGE = TILES * 2048;
+  constexpr int MOST = ((STEPS + SPLIT - 1) / SPLIT + PARTS - 1) / PARTS;  // steps of a part
+  constexpr int OUTPUTS = 16 * TILES * GROUPS, QUADS = OUTPUTS / 4, OWN = (QUADS + SPLIT - 1) / SPLIT, STRIDE = OUTPUTS + 4;
+  constexpr int RING = WARPS * STAGES * STAGE, SLOT = ROW_TILES * 1024, ROWS_BYTES = PARTS * SLOTS * SLOT;
   constexpr int SUMS = PARTS * R * STRIDE * 4;
-  constexpr bool ALL = SLOTS >= (STEPS + PARTS - 1) / PARTS;  // the rows need no second turn
-  constexpr int LANES = OWN <= 1 ? 1 : OWN <= 2 ? 2 : 4;  // of a row that is finished
-  static_assert(K % (32 * SPLIT) == 0 && STEPS >= PARTS && QUADS % SPLIT == 0 && OWN <= 4, "split");
+  constexpr bool ALL = SLOTS >= MOST;  // the rows need no second turn
+  constexpr int LANES = OWN <= 1 ? 1 : OWN <= 2 ? 2 : OWN <= 4 ? 4 : 8;         // of a row that is finished
+  constexpr int SQUARES = SPLIT <= 1 ? 1 : SPLIT <= 2 ? 2 : SPLIT <= 4 ? 4 : 8;  // parts that a cluster leaves
+  static_assert(K % 64 == 0 && STEPS / SPLIT >= PARTS && OWN <= 8, "split");
   static_assert(GROUPS == 1 || PARTS <= 15, "barriers");
-  static_assert(ALL || SLOTS >= 2, "slots");
+  static_assert(SLOTS <= MOST && SLOTS >= (MOST < 2 ? MOST : 2), "slots");
   static_assert(R * LANES <= THREADS, "a thread finishes a quad of a row");
   extern __shared__ __align__(128) char held[];  // the ring and the rows, later the sums of the parts; then what others send
   float4(*const come)[R][OWN] = (float4(*)[R][OWN])(held + (RING + ROWS_BYTES > SUMS ? RING + ROWS_BYTES : SUMS));
   __shared__ __align__(8) unsigned long long arrived;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   const int group = warp % GROUPS, part = warp / GROUPS, rank = blockIdx.x % SPLIT, first_output = blockIdx.x / SPLIT * OUTPUTS;
-  const int from = part * STEPS / PARTS, steps = (part + 1) * STEPS / PARTS - from;
+  const int block_from = rank * STEPS / SPLIT, block_steps = (rank + 1) * STEPS / SPLIT - block_from;
+  const int from = block_from + part * block_steps / PARTS, steps = block_from + (part + 1) * block_steps / PARTS - from;
+  const int owned = max(0, min(OWN, QUADS - rank * OWN));  // quads of outputs that this block finishes
   let_next_start();
 
-  // 1. The first of the weights, and all else that is known already.  Upper and lower rows of a tile's step are a kilobyte.
-  const u32 ring = shared_address(held) + warp * STAGES * 1024 + lane * 16;
-  const bf16 *next = a.weights + (size_t)(first_output + group * TILES * 16 + g) * K + (rank * STEPS + from) * 32 + 8 * t;
-  auto ask = [&](int stage, int step, int tile, bool any) {
-    if (any) {
-      copy_piece(ring + stage * 1024, next + (size_t)tile * 16 * K + step * 32);
-      copy_piece(ring + stage * 1024 + 512, next + (size_t)(tile * 16 + 8) * K + step * 32);
-    }
+  // 1. The first of the weights, and all else that is known already.  A copy of the warp is of 4 rows by 128 bytes; in
+  // shared memory odd rows have their halves exchanged, so that neighbouring rows of a half lie in other banks.
+  const int copy_row = lane >> 3, copy_piece_of_row = lane & 7;
+  const u32 ring = shared_address(held) + warp * STAGES * STAGE + copy_row * 128 + ((copy_piece_of_row ^ (copy_row & 1) << 2)) * 16;
+  const bf16 *next = a.weights + (size_t)(first_output + group * TILES * 16 + copy_row) * K + from * 64 + copy_piece_of_row * 8;
+  auto ask = [&](int stage, int step, bool any) {
+    if (any)
+#pragma unroll
+      for (int i = 0; i < TILES * 4; i++) copy_piece(ring + stage * STAGE + i * 512, next + (size_t)i * 4 * K + step * 64);
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
-#pragma unroll
-  for (int i = 0; i < STAGES; i++) ask(i, i / TILES, i % TILES, i / TILES < steps);
+#pragma unroll 1
+  for (int i = 0; i < STAGES; i++) ask(i, i, i < steps);  // little code: a kernel begins with none of it at hand
   if (threadIdx.x == 0) {
     barrier_init(shared_address(&arrived), 1);
-    expect_bytes(shared_address(&arrived), SPLIT * R * OWN * 16);
+    expect_bytes(shared_address(&arrived), SPLIT * R * owned * 16);
   }
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
   __syncthreads();
   if (a.page_bytes) bring_pages(a);
-  const bf16 *rows = a.rows + (size_t)(rank * STEPS + from) * 256 + lane * 8;
+  const bf16 *rows = a.rows + (size_t)from * 512 + lane * 8;
   asm volatile("" : "+l"(rows));  // read the launch's parameters now, not after the wait
   const u32 slots = shared_address(held) + RING + part * SLOTS * SLOT + lane * 16;
   auto ask_rows = [&](int slot, int step) {
 #pragma unroll
-    for (int first = 0; first < ROW_TILES; first += GROUPS) {
-      const int c = first + group;
-      if (first + GROUPS <= ROW_TILES || c < ROW_TILES)
+    for (int first = 0; first < 2 * ROW_TILES; first += GROUPS) {
+      const int i = first + group;  // half of a row tile's step
+      if (first + GROUPS <= 2 * ROW_TILES || i < 2 * ROW_TILES)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                     :: "r"(slots + slot * SLOT + c * 512), "l"(rows + (c * (K / 32) + step) * 256) : "memory");
+                     :: "r"(slots + slot * SLOT + i * 512), "l"(rows + (i / 2 * (K / 32) + 2 * step + i % 2) * 256) : "memory");
     }
   };
   auto meet = [&] {  // the warps of a part
@@ -67,7 +72,7 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
 
   // 2. The first of the rows.
   wait_for_previous();
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < SLOTS; i++)
     if (i < steps) ask_rows(i, i);
   asm volatile("cp.async.wait_all;" ::: "memory");
@@ -75,39 +80,41 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
 
   // 3. The product.
   float sum[TILES][ROW_TILES][4] = {};
-  const char *own_rows = held + RING + part * SLOTS * SLOT + lane * 16, *own_ring = held + warp * STAGES * 1024 + lane * 16;
+  const char *own_rows = held + RING + part * SLOTS * SLOT + lane * 16;
+  const char *own_ring = held + warp * STAGES * STAGE + g * 128 + t * 16;
+  const int half = (g & 1) * 64;
   int stage = 0, slot = 0;
 #pragma unroll 1
   for (int p = 0; p < steps; p++) {
-    uint4 x[ROW_TILES];
-    if (ALL) {
+    // The weights of this step were asked for STAGES groups ago, its rows SLOTS - 1.
+    asm volatile("cp.async.wait_group %0;" :: "n"(ALL || STAGES - 1 < SLOTS - 2 ? STAGES - 1 : SLOTS - 2) : "memory");
+    if (ALL || p == 0) __syncwarp();
+    else meet();  // its rows are there, those before it have been read
 #pragma unroll
-      for (int c = 0; c < ROW_TILES; c++) x[c] = *(const uint4 *)(own_rows + p * SLOT + c * 512);
-    } else {
-      // Later groups than that of this step's rows are (SLOTS - 1) TILES - 1.
-      asm volatile("cp.async.wait_group %0;" :: "n"((SLOTS - 1) * TILES - 1) : "memory");
-      if (p) meet();  // its rows are there, those before it have been read
+    for (int h = 0; h < 2; h++) {
+      uint4 x[ROW_TILES];
 #pragma unroll
-      for (int c = 0; c < ROW_TILES; c++) x[c] = *(const uint4 *)(own_rows + slot * SLOT + c * 512);
-      if (p && p - 1 + SLOTS < steps) ask_rows(slot ? slot - 1 : SLOTS - 1, p - 1 + SLOTS);
-      if (++slot == SLOTS) slot = 0;
-    }
+      for (int c = 0; c < ROW_TILES; c++) x[c] = *(const uint4 *)(own_rows + slot * SLOT + c * 1024 + h * 512);
 #pragma unroll
-    for (int n = 0; n < TILES; n++) {
-      asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
-      const uint4 u = *(const uint4 *)(own_ring + stage * 1024), v = *(const uint4 *)(own_ring + stage * 1024 + 512);
+      for (int n = 0; n < TILES; n++) {
+        const char *at = own_ring + stage * STAGE + n * 2048 + (h ? 64 - half : half);
+        const uint4 u = *(const uint4 *)at, v = *(const uint4 *)(at + 1024);
 #pragma unroll
-      for (int c = 0; c < ROW_TILES; c++) {
-        multiply_add(sum[n][c], u.x, v.x, u.y, v.y, x[c].x, x[c].y);
-        multiply_add(sum[n][c], u.z, v.z, u.w, v.w, x[c].z, x[c].w);
+        for (int c = 0; c < ROW_TILES; c++) {
+          multiply_add(sum[n][c], u.x, v.x, u.y, v.y, x[c].x, x[c].y);
+          multiply_add(sum[n][c], u.z, v.z, u.w, v.w, x[c].z, x[c].w);
+        }
       }
-      ask(stage, (n + STAGES) / TILES, (n + STAGES) % TILES, p + (n + STAGES) / TILES < steps);
-      if (++stage == STAGES) stage = 0;
     }
-    next += 32;
+    __syncwarp();  // the stage has been read
+    if (!ALL && p && p - 1 + SLOTS < steps) ask_rows(slot ? slot - 1 : SLOTS - 1, p - 1 + SLOTS);
+    ask(stage, STAGES, p + STAGES < steps);
+    if (++stage == STAGES) stage = 0;
+    if (++slot == SLOTS) slot = 0;
+    next += 64;
   }
   const int row = threadIdx.x / LANES, quad = threadIdx.x % LANES, output = first_output + 4 * (OWN * rank + quad);
-  const bool finishes = row < R && quad < OWN;
+  const bool finishes = row < R && quad < owned;
   const size_t place = (size_t)row * a.outputs + output;
   float4 gain = make_float4(0, 0, 0, 0), residual = gain;
   if (finishes) {  // they come while the sums go to and fro
@@ -155,5 +162,11 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
     squared = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
   }
   squared = lane_sum<LANES>(squared);
-  if (finishes && quad == 0) a.next_squares[(size_t)row * gridDim.x + blockIdx.x] = squared;
+  if (row < R && quad == 0) {
+    float *squares = a.next_squares + (size_t)row * (gridDim.x / SPLIT * SQUARES) + blockIdx.x / SPLIT * SQUARES;
+    squares[rank] = squared;
+    if (rank == SPLIT - 1)
+#pragma unroll
+      for (int i = SPLIT; i < SQUARES; i++) squares[i] = 0;
+  }
 }

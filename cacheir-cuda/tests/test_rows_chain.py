@@ -159,10 +159,12 @@ def test_every_choice_fits_the_chip(count: int) -> None:
         assert tile.squares(rows) % rows_tiles.SQUARES_AT_ONCE == 0 or kind != "residual"
         assert kind != "residual" or tile.squares(rows) <= rows // 4  # what RowsBuffers has room for
         if isinstance(tile, rows_tiles.ResidualTile):
-            assert rows % tile.outputs == 0 and columns % (32 * tile.split) == 0 and tile.split <= 8
-            steps, quads = columns // 32 // tile.split, tile.outputs // 4 // tile.split
-            assert tile.outputs % (4 * tile.split) == 0 and quads <= 4 and count * quads <= tile.threads
-            assert tile.parts <= min(steps, 15) and 2 <= tile.slots <= -(-steps // tile.parts)
+            assert rows % tile.outputs == 0 and columns % 64 == 0 and tile.split <= 8 and tile.parts <= 15
+            fewest, of_block = columns // 64 // tile.split, -(columns // -64 // tile.split)
+            most = -(-of_block // tile.parts)
+            assert tile.parts <= fewest and min(2, most) <= tile.slots <= most and tile.stages >= 1
+            lanes = 1 << (tile.quads - 1).bit_length()  # that finish a row
+            assert lanes <= 8 and count * lanes <= tile.threads
         elif isinstance(tile, rows_tiles.StreamTile):
             assert columns % (32 * tile.warps) == 0 and rows % 16 == 0
             assert tile.packed.rows == 16 and tile.packed.hold != "stored"

@@ -60,8 +60,8 @@ class ResidualTile:
     """A product of ``rows`` rows plus the residual, whose columns a cluster shares (``cpp/rows_residual.cuh``).
 
     A block of the ``split`` of a cluster has ``groups`` times ``parts`` warps, each with ``tiles`` tiles of 16 outputs
-    and one part of the block's columns. A warp has ``stages`` kilobytes of weights under way, a part of the columns
-    ``slots`` steps of 32 columns of the rows. Registers of ``fit`` blocks must fit a multiprocessor.
+    and one part of the block's columns. A warp has ``stages`` steps of 64 columns of its weights under way, a part of
+    the columns ``slots`` steps of the rows. Registers of ``fit`` blocks must fit a multiprocessor.
     """
 
     tiles: int
@@ -94,12 +94,18 @@ class ResidualTile:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a block: weights and rows, over which sums come to lie, and what others send."""
-        under_way = 1024 * self.groups * self.parts * self.stages + self.parts * self.slots * self.rows * 64
-        return max(under_way, 4 * self.parts * self.rows * (self.outputs + 4)) + 4 * self.rows * self.outputs
+        warps, sums = self.groups * self.parts, 4 * self.parts * self.rows * (self.outputs + 4)
+        under_way = 2048 * warps * self.tiles * self.stages + 128 * self.parts * self.slots * self.rows
+        return max(under_way, sums) + 16 * self.split * self.rows * self.quads
+
+    @property
+    def quads(self) -> int:
+        """Quads of outputs that a block finishes; the last blocks of a cluster may have fewer, or none."""
+        return -(-self.outputs // 4 // self.split)
 
     def squares(self, matrix_rows: int) -> int:
-        """How many parts of each row's sum of squares it leaves."""
-        return self.blocks(matrix_rows)
+        """How many parts of each row's sum of squares it leaves: a power of two from each cluster."""
+        return self.blocks(matrix_rows) // self.split * (1 << (self.split - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -162,18 +168,19 @@ STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
     ("swiglu", 12288, 2048): {8: (16, 8), 16: (8, 18), 32: (8, 12)},
     ("swiglu", 17920, 1536): {8: (16, 10), 16: (12, 12), 32: (12, 12)},
 }
-# Matrix -> rows of the step -> tiles, groups, parts, blocks that share the columns, kilobytes and steps of rows under
-# way, blocks whose registers must fit a multiprocessor (``ResidualTile``). They come before HOLDS.
+# Matrix -> rows of the step -> tiles, groups, parts, blocks that share the columns, steps of weights and of rows under
+# way, blocks whose registers must fit a multiprocessor (``ResidualTile``). They come before HOLDS. Of clusters whose
+# blocks take a whole multiprocessor each, an H200 holds 66 of 2 blocks, 31 of 4, 17 of 6 and 15 of 7 or 8.
 RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
     # Qwen3-0.6B
-    ("residual", 1024, 2048): {32: (1, 1, 4, 2, 8, 8, 3)},
-    ("residual", 1024, 3072): {16: (1, 1, 6, 2, 8, 8, 3), 32: (2, 1, 6, 4, 8, 4, 3)},
+    ("residual", 1024, 2048): {32: (1, 1, 4, 2, 4, 4, 3)},
+    ("residual", 1024, 3072): {16: (1, 1, 12, 2, 2, 2, 2), 32: (2, 1, 6, 4, 2, 2, 3)},
     # Qwen3-1.7B
-    ("residual", 2048, 2048): dict.fromkeys((16, 32), (2, 2, 4, 4, 8, 4, 3)),
-    ("residual", 2048, 6144): {32: (2, 4, 3, 8, 4, 8, 2)},
+    ("residual", 2048, 2048): {16: (2, 2, 2, 4, 4, 4, 3), 32: (1, 4, 2, 4, 4, 4, 3)},
+    ("residual", 2048, 6144): {8: (2, 1, 8, 2, 4, 6, 1), 16: (2, 1, 12, 2, 2, 4, 1), 32: (4, 2, 4, 6, 2, 4, 1)},
     # DeepSeek-R1-Distill-Qwen-1.5B
-    ("residual", 1536, 1536): {16: (1, 1, 6, 2, 4, 4, 3), 32: (1, 3, 3, 4, 4, 4, 2)},
-    ("residual", 1536, 8960): {8: (1, 3, 4, 4, 4, 18, 2), 16: (1, 3, 4, 4, 4, 6, 2), 32: (2, 3, 2, 8, 8, 8, 3)},
+    ("residual", 1536, 1536): dict.fromkeys((16, 32), (1, 3, 3, 4, 2, 2, 2)),
+    ("residual", 1536, 8960): {8: (1, 3, 4, 4, 3, 9, 2), 16: (1, 3, 4, 4, 2, 3, 2), 32: (3, 2, 4, 6, 2, 6, 1)},
 }
 # Width of the rows -> rows of the step -> the product that brings pages into the L2 cache ahead of the attention that
 # reads them; "": none.
