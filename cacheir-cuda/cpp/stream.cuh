@@ -2,14 +2,15 @@
 //
 // Its share of such a matrix fits no multiprocessor at once.  A block walks over its tiles (every gridDim.x-th one) and
 // the weights stream through a ring in shared memory: each warp has STAGES pieces of STAGE kilobytes of its own slice of
-// k under way, fills the ring before the row is there, and asks for the next piece as soon as it has used one.  The ring
-// is small enough that the block of the next kernel lies on the multiprocessor beside it, its own ring filling already.
+// k under way, fills the ring before the row is there, and asks for the next piece as soon as it has used one.  A ring above
+// half of a multiprocessor's shared memory keeps two blocks from lying on one while others stand empty.
 //
 // Weights lie as they are stored, [N][K] (of swiglu gate's rows, then up's), so that prompts read the same copy, or packed
 // as for product.cuh: lane t of a quad takes 8 consecutive k (16 bytes) of two rows for two products.  ROWS rows of
-// 16 / ROWS parts of k are a tile.
+// 16 / ROWS parts of k are a tile.  Of a stored matrix a warp asks for whole lines, 4 rows of 128 bytes at once, so that
+// its STAGE is two steps of 32 k; half lines, each lane what it reads itself, were 2 % slower.
 //
-// The head is a product too: of its tiles each block keeps the largest logit (head.cuh).
+// The head is a product too: of its tiles each block keeps the largest logit (advance.cuh).
 #pragma once
 #include "product.cuh"
 
@@ -22,9 +23,11 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
   constexpr bool NORM = EPILOGUE != Epilogue::residual;
   constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : ROWS;  // of a tile; four lanes finish one
   constexpr int WARPS_FINISH = (OUTPUTS + 7) / 8;
-  static_assert(PART % 32 == 0 && STEPS % STAGE == 0, "tile");
+  static_assert(PART % (32 * STAGE) == 0 && STEPS % STAGE == 0, "tile");
   constexpr bool RAGGED = STEPS * WARPS * 32 != PART;  // the last warps have fewer steps
-  static_assert(!RAGGED || LAYOUT == Layout::stored, "a packed matrix has whole steps");
+  constexpr bool STORED = LAYOUT == Layout::stored;
+  static_assert(!RAGGED || STORED, "a packed matrix has whole steps");
+  static_assert(!STORED || STAGE == 2, "lines");
   extern __shared__ __align__(128) char held[];
   __shared__ float sums[2][WARPS][STRIDE];
   __shared__ float square_sums[WARPS];
@@ -32,16 +35,18 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
   NOTE_TIME(0);
   let_next_start();
 
-  // 1. The first pieces of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
+  // 1. The first pieces of the weights.  Packed, a lane asks for what it will read itself, so that nobody waits for others.
+  // Stored, it asks for 16 bytes of a line; their places in the line change by 4 in odd rows, so that lanes that read together
+  // read other banks.
   const int tiles = ((int)blockIdx.x < a.tiles) ? (a.tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x : 0;
-  const u32 ring = shared_address(held) + warp * STAGES * PIECE_BYTES + lane * 16;
-  // Lane (g, t) reads 16 bytes of row g and of row g + 8 of the tile in each step; of swiglu those are gate's and up's.
-  // Packed, the two are 512 bytes apart, and so are the steps of a warp.
-  constexpr bool STORED = LAYOUT == Layout::stored;
-  constexpr int STEP_BYTES = STORED ? 64 : 1024;
+  const int line = lane >> 3, place = lane & 7;
+  const u32 ring = shared_address(held) + warp * STAGES * PIECE_BYTES
+                 + (STORED ? line * 128 + (place ^ (line & 1) << 2) * 16 : lane * 16);
+  // `upper` are rows 0 to 7 of a tile, `lower` rows 8 to 15; of swiglu those are gate's and up's.  Packed, the two are 512 bytes
+  // apart, and so are the steps of a warp.
   const int steps = RAGGED ? min(STEPS, PART / 32 - warp * STEPS) : STEPS;
   const char *upper = (const char *)a.weights
-                    + (STORED ? (((size_t)blockIdx.x * OUTPUTS + g % OUTPUTS) * K + g / OUTPUTS * PART + warp * SLICE + 8 * t) * 2
+                    + (STORED ? (((size_t)blockIdx.x * OUTPUTS + line) * K + warp * SLICE) * 2 + place * 16
                               : ((size_t)blockIdx.x * WARPS + warp) * STEPS * 1024 + lane * 16);
   const char *lower = upper
                     + (!STORED ? 512 : EPILOGUE == Epilogue::swiglu ? (size_t)a.tiles * OUTPUTS * K * 2
@@ -50,13 +55,14 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
   int left = tiles * PIECES, ahead = 0;  // pieces to ask for; the next one's place in its tile
   auto ask = [&](int stage) {            // a piece, or an empty group behind the last one
     if (left > 0) {
+      constexpr int FOUR_ROWS = (ROWS == 4 ? PART : 4 * K) * 2;  // bytes from four rows of a tile to the next four
 #pragma unroll
       for (int s = 0; s < STAGE; s++) {
-        const int p = ahead * STAGE + s;
-        if (!RAGGED || p < steps) {
-          copy_piece(ring + stage * PIECE_BYTES + s * 1024, upper + p * STEP_BYTES);
-          copy_piece(ring + stage * PIECE_BYTES + s * 1024 + 512, lower + p * STEP_BYTES);
-        }
+        if (RAGGED && ahead * STAGE >= steps) continue;
+        const u32 target = ring + stage * PIECE_BYTES + s * (STORED ? 512 : 1024);
+        const size_t from = STORED ? s * FOUR_ROWS + ahead * 128 : (ahead * STAGE + s) * 1024;
+        copy_piece(target, upper + from);
+        copy_piece(target + (STORED ? 1024 : 512), lower + from);
       }
       left--;
       if (++ahead == PIECES) { ahead = 0; upper += stride; lower += stride; }
@@ -106,12 +112,14 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
       asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
-      const char *at = held + (warp * STAGES + stage) * PIECE_BYTES + lane * 16;
+      if (STORED) __syncwarp();
+      const char *at = held + (warp * STAGES + stage) * PIECE_BYTES + (STORED ? g * 128 : lane * 16);
 #pragma unroll
       for (int s = 0; s < STAGE; s++) {
         const int p = piece * STAGE + s;
         if (RAGGED && p >= steps) continue;
-        const uint4 u = *(const uint4 *)(at + s * 1024), v = *(const uint4 *)(at + s * 1024 + 512);
+        const int first = STORED ? ((4 * s + t) ^ (g & 1) << 2) * 16 : s * 1024, second = first + (STORED ? 1024 : 512);
+        const uint4 u = *(const uint4 *)(at + first), v = *(const uint4 *)(at + second);
         if (STORED) {
           multiply_add(sum[0], u.x, v.x, u.y, v.y, x[p].x, x[p].y);
           multiply_add(sum[1], u.z, v.z, u.w, v.w, x[p].z, x[p].w);
@@ -120,6 +128,7 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
           multiply_add(sum[1], v.x, v.y, v.z, v.w, x[p].z, x[p].w);
         }
       }
+      if (STORED) __syncwarp();  // all lanes have read the stage
       ask(stage);
       if (++stage == STAGES) stage = 0;
     }

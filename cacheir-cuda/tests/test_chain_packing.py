@@ -20,13 +20,14 @@ SMALL = [
     (Tile("residual", 8, 1, 2, "registers", 1, 0), 24, 256),
     (Tile("residual", 4, 1, 2, "shared", 1, 0), 12, 512),
     (Tile("swiglu", 16, 3, 2, "registers", 1, 0), 96, 128),
-    (tiles.packed("swiglu", 16, 2, 1, 3, 2), 96, 128),
-    (tiles.packed("residual", 4, 2, 1, 2, 2), 20, 512),
+    (tiles.packed("swiglu", 16, 2, 3, 2), 96, 128),
+    (tiles.packed("residual", 4, 2, 2, 2), 20, 512),
 ]
 STREAMS = [
-    (tiles.stored("residual", 4, 3, 1, 2, 2), 20, 896),  # 7 steps of 3 warps: the last has one
-    (tiles.stored("residual", 8, 2, 1, 2, 2), 24, 256),
-    (tiles.stored("swiglu", 16, 4, 2, 3, 5), 96, 192),
+    (tiles.stored("swiglu", 16, 3, 3, 5), 96, 192),
+    (tiles.stored("residual", 16, 2, 3, 2), 32, 256),
+    (tiles.stored("residual", 8, 2, 3, 2), 24, 256),
+    (tiles.stored("residual", 4, 3, 3, 2), 20, 1280),  # 10 steps of 3 warps: the last has two
 ]
 needs_sources = pytest.mark.skipif(not SOURCES.is_dir(), reason="the kernels' sources are in the tree alone")
 
@@ -73,6 +74,31 @@ def test_the_product_read_as_the_kernel_reads_it(tile: Tile, rows: int, columns:
     np.testing.assert_allclose(outputs, matrix @ x, rtol=1e-9, atol=1e-9)
 
 
+def stage_of_lines(
+    tile: tiles.Stream, shape: tuple[int, int], number: int, warp: int, first_step: int
+) -> dict[int, tuple[int, int]]:
+    """Where a stage of two steps holds what of the tile ``number``: byte -> row and column, as its lanes ask for it."""
+    (rows, columns), held = shape, {}
+    part, outputs = columns // (16 // tile.rows), 8 if tile.kind == "swiglu" else tile.rows
+    first = (warp * tile.steps(columns) + first_step) * 32
+    for lower, four, lane in np.ndindex(2, 2, 32):
+        line, piece = lane >> 3, lane & 7
+        row, column = number * outputs + line, first + 8 * piece
+        if tile.rows == 4:
+            column += four * part
+        else:
+            row += 4 * four
+        if lower and tile.kind == "swiglu":
+            row += rows // 2
+        elif lower and tile.rows == 16:
+            row += 8
+        elif lower:
+            column += 8 // tile.rows * part
+        held[1024 * lower + 512 * four + 128 * line + (piece ^ (line & 1) << 2) * 16] = row, column
+    assert len(held) == 128, "every piece of 16 bytes has a place of its own"
+    return held
+
+
 @pytest.mark.parametrize(("tile", "rows", "columns"), STREAMS)
 def test_the_product_of_a_matrix_as_it_is_stored(tile: tiles.Stream, rows: int, columns: int) -> None:
     """cpp/stream.cuh: a lane reads 16 bytes of two rows in each step; four of them hold two products' fragments."""
@@ -81,10 +107,11 @@ def test_the_product_of_a_matrix_as_it_is_stored(tile: tiles.Stream, rows: int, 
     outputs_of_tile = 8 if tile.kind == "swiglu" else tile.rows
     part, steps = columns // (16 // tile.rows), tile.steps(columns)
     found, used = np.zeros(rows), np.zeros((rows, columns), int)
-    for number in range(rows // tile.rows):
-        for warp, step, lane in np.ndindex(tile.warps, steps, 32):
-            if step >= part // 32 - warp * steps:
-                continue
+    for number, warp, step in np.ndindex(rows // tile.rows, tile.warps, steps):
+        if step >= part // 32 - warp * steps:
+            continue
+        held = stage_of_lines(tile, (rows, columns), number, warp, step // 2 * 2)
+        for lane in range(32):
             g, t = lane >> 2, lane & 3
             upper = number * outputs_of_tile + g % outputs_of_tile
             first = g // outputs_of_tile * part + (warp * steps + step) * 32 + 8 * t
@@ -92,11 +119,20 @@ def test_the_product_of_a_matrix_as_it_is_stored(tile: tiles.Stream, rows: int, 
                 lower, second = upper + rows // 2, first
             else:
                 lower, second = (upper + 8, first) if tile.rows == 16 else (upper, first + 8 // tile.rows * part)
+            at = 128 * g + ((4 * (step % 2) + t) ^ (g & 1) << 2) * 16
+            assert (held[at], held[at + 1024]) == ((upper, first), (lower, second))
             for row, column in ((upper, first), (lower, second)):
                 found[row] += matrix[row, column : column + 8] @ x[column : column + 8]
                 used[row, column : column + 8] += 1
     assert (used == 1).all()
     np.testing.assert_allclose(found, matrix @ x, rtol=1e-9, atol=1e-9)
+
+
+def test_lanes_that_read_a_line_together_read_other_banks() -> None:
+    for step, group in np.ndindex(2, 4):
+        lanes = range(8 * group, 8 * group + 8)
+        places = {(128 * (lane >> 2) // 16 + ((4 * step + (lane & 3)) ^ (lane >> 2 & 1) << 2)) % 8 for lane in lanes}
+        assert len(places) == 8
 
 
 @pytest.mark.parametrize(("kind", "together"), [("qkv", 1), ("qkv", 2), ("swiglu", 1), ("swiglu", 3)])
@@ -137,6 +173,7 @@ def test_every_choice_fits_its_matrix_and_the_chip(shape: tuple[str, int, int], 
         assert columns % (parts * 32 * (tile.warps if tile.hold == "packed" else 1)) == 0
         assert tile.blocks(rows) <= rows // tile.rows, "a block without a tile leaves no sum of squares"
         assert tile.steps(columns) % tile.stage == 0
+        assert columns // parts // 32 % tile.stage == 0, "the last warp's steps are whole stages too"
         assert (tile.warps - 1) * tile.steps(columns) < columns // parts // 32, "every warp has a step"
     else:
         assert tile.blocks(rows) * tile.rows * tile.tiles == rows
@@ -162,10 +199,11 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
     ):
         height, warps, fit, stage, stages = map(int, sizes)
         streams = {"stored": tiles.stored, "packed": tiles.packed}[hold]
-        made.add(streams(kind, height, warps, stage, stages, fit=fit).kernel(int(columns)))
+        asked = streams(kind, height, warps, stages, fit=fit)
+        assert asked.stage == stage
+        made.add(asked.kernel(int(columns)))
     attentions = re.findall(r"^ATTENTION\((\d+), (\d+), (\w+), (?:true|false), (\d)\)", text, re.MULTILINE)
     made |= {f"attention_{kind}_q{heads}_kv{kv}_b{fit}" for heads, kv, kind, fit in attentions}
-    made |= {f"head_h{width}_r{rows}" for width, rows in re.findall(r"^HEAD_OF\((\d+), (\d+)\)", text, re.MULTILINE)}
     assert made | {tiles.ADVANCE} == tiles.all_kernels()
 
 
@@ -175,8 +213,7 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
     [
         ("product.cuh", "ProductArguments", arguments.Product),
         ("attention.cuh", "AttentionArguments", arguments.Attention),
-        ("head.cuh", "HeadArguments", arguments.Head),
-        ("head.cuh", "AdvanceArguments", arguments.Advance),
+        ("advance.cuh", "AdvanceArguments", arguments.Advance),
     ],
 )
 def test_arguments_are_the_structures_of_the_sources(file: str, structure: str, ours: type) -> None:

@@ -27,15 +27,6 @@ class Attention(Structure):
     )  # fmt: skip
 
 
-class Head(Structure):
-    """``HeadArguments``."""
-
-    _fields_ = (
-        ("weights", c_void_p), ("row", c_void_p), ("gain", c_void_p), ("best", c_void_p), ("best_id", c_void_p),
-        ("vocabulary", c_int), ("eps", c_float),
-    )  # fmt: skip
-
-
 class Advance(Structure):
     """``AdvanceArguments``."""
 

@@ -52,7 +52,7 @@ class ChainBuffers:
         self.middle_squares = floats(tile["output"].squares(chain.hidden))
         self.qkv = floats((chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
         self.attended, self.gated = split(wide), split(chain.feed_forward)
-        self.best = floats(tiles.head_blocks(chain.hidden))
+        self.best = floats(tiles.HEADS[chain.hidden].grid)
         self.best_id = torch.zeros(self.best.numel(), dtype=torch.int32, device=device)
         words = STATE_WORDS + -(-max_seq // page_tokens)
         self.state = torch.zeros(words, dtype=torch.int32, device=device)
@@ -131,23 +131,11 @@ class ChainStep:
         yield self._advance(self._buffers.best.numel(), number, steps if number == steps - 1 else 0)
 
     def _head(self) -> KernelLaunch:
-        chain, buffers, weights = self._chain, self._buffers, self._weights
-        stream = tiles.HEAD_STREAMS.get(chain.hidden)
-        if stream is not None:
-            return _product(
-                stream, chain.vocabulary, chain.hidden, weights=_at(weights.head), row=_at(buffers.row_normed),
-                squares=_at(buffers.row_squares), square_count=buffers.row_squares.numel(), out=_at(buffers.best),
-                out_id=_at(buffers.best_id), outputs=chain.vocabulary, eps=chain.eps,
-            )  # fmt: skip
-        return KernelLaunch(
-            tiles.head_kernel(chain.hidden),
-            tiles.HEAD_BLOCKS,
-            tiles.HEAD_THREADS,
-            0,
-            arguments.Head(
-                weights=_at(weights.head), row=_at(buffers.row), gain=_at(weights.final_norm),
-                best=_at(buffers.best), best_id=_at(buffers.best_id), vocabulary=chain.vocabulary, eps=chain.eps,
-            ),
+        chain, buffers = self._chain, self._buffers
+        return _product(
+            tiles.HEADS[chain.hidden], chain.vocabulary, chain.hidden, weights=_at(self._weights.head),
+            row=_at(buffers.row_normed), squares=_at(buffers.row_squares), square_count=buffers.row_squares.numel(),
+            out=_at(buffers.best), out_id=_at(buffers.best_id), outputs=chain.vocabulary, eps=chain.eps,
         )  # fmt: skip
 
     def _layer(self, layer: int, number: int) -> Iterator[KernelLaunch]:

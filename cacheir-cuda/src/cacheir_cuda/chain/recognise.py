@@ -89,7 +89,7 @@ class Chain:
             tile["output"].kernel(wide),
             tile["gate_up"].kernel(self.hidden),
             tile["down"].kernel(self.feed_forward),
-            tiles.head_kernel(self.hidden),
+            tiles.HEADS[self.hidden].kernel(self.hidden),
             tiles.ADVANCE,
         )
 
@@ -274,6 +274,6 @@ def _check_shapes(chain: Chain) -> None:
     known, hidden = chain.attention in tiles.ATTENTIONS, chain.hidden
     heads = f"{chain.heads} and {chain.kv_heads} heads, {'' if chain.normed else 'not '}normed, of rows of {hidden}"
     _require(known, f"no attention kernel is compiled for {heads}")
-    height = tiles.head_rows(hidden)
-    _require(height > 0, f"no head kernel is compiled for rows of {hidden}")
-    _require(chain.vocabulary % height == 0, f"{chain.vocabulary} tokens are no whole number of tiles")
+    _require(hidden in tiles.HEADS, f"no head kernel is compiled for rows of {hidden}")
+    whole = chain.vocabulary % tiles.HEADS[hidden].rows == 0
+    _require(whole, f"{chain.vocabulary} tokens are no whole number of tiles")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HEAD_DIM = 128
-ATTENTION_THREADS, HEAD_THREADS, ADVANCE_THREADS = 256, 256, 256
+ATTENTION_THREADS, ADVANCE_THREADS = 256, 256
 CLUSTER = 8  # blocks that share a KV head
 GROUP_TOKENS = 16  # tokens that a warp of the attention takes at once; they must lie in one page
 ADVANCE = "advance_row"
@@ -76,17 +76,17 @@ class Stream(Tile):
         return -(-(columns // (16 // self.rows) // 32) // self.warps)
 
 
-def stored(kind: str, rows: int, warps: int, stage: int, stages: int, grid: int = 132, fit: int = 1) -> Stream:
-    """A ``Stream`` of a matrix as it is stored; one block for each multiprocessor of an H200.
+def stored(kind: str, rows: int, warps: int, stages: int, grid: int = 132, fit: int = 1) -> Stream:
+    """A ``Stream`` of a matrix as it is stored, read by lines; one block for each multiprocessor of an H200.
 
-    ``fit`` 2 bounds registers alone: the attention kernel then lies beside it.
+    ``fit`` 2 bounds registers alone.
     """
-    return Stream(kind, rows, 1, warps, "stored", fit, 0, grid, stage, stages)
+    return Stream(kind, rows, 1, warps, "stored", fit, 0, grid, 2, stages)
 
 
-def packed(kind: str, rows: int, warps: int, stage: int, stages: int, grid: int = 132, fit: int = 1) -> Stream:
-    """The same of a matrix that is packed as for ``Tile``: a copy of its own, which is read a little faster."""
-    return Stream(kind, rows, 1, warps, "packed", fit, 0, grid, stage, stages)
+def packed(kind: str, rows: int, warps: int, stages: int, grid: int = 132, fit: int = 1) -> Stream:
+    """The same of a matrix that is packed as for ``Tile``: a copy of its own, which steps of several rows read too."""
+    return Stream(kind, rows, 1, warps, "packed", fit, 0, grid, 1, stages)
 
 
 # (kind, rows, columns) of the matrix -> the choice, the fastest of those that were timed on an H200
@@ -100,24 +100,24 @@ CHOICES: dict[tuple[str, int, int], Tile] = {
     # Qwen3-1.7B
     ("qkv", 4096, 2048): Tile("qkv", 16, 2, 16, "shared", 1, 0),
     ("residual", 2048, 2048): Tile("residual", 16, 1, 16, "registers", 2, 4),
-    ("swiglu", 12288, 2048): packed("swiglu", 16, 16, 1, 4, grid=264),
+    ("swiglu", 12288, 2048): packed("swiglu", 16, 16, 6, grid=264, fit=2),
     ("residual", 2048, 6144): Tile("residual", 16, 1, 24, "shared", 1, 0),
     # DeepSeek-R1-Distill-Qwen-1.5B
     ("qkv", 2048, 1536): Tile("qkv", 16, 1, 12, "registers", 2, 4),
     ("residual", 1536, 1536): Tile("residual", 16, 1, 12, "registers", 2, 4),
-    ("swiglu", 17920, 1536): packed("swiglu", 16, 12, 1, 16),
-    ("residual", 1536, 8960): packed("residual", 4, 10, 1, 6, grid=264),
+    ("swiglu", 17920, 1536): packed("swiglu", 16, 12, 18),
+    ("residual", 1536, 8960): stored("residual", 8, 14, 5),
     # Qwen2.5-7B: rings so large that a multiprocessor holds one block. Of two that fit, both may come to lie on one
     # that is free early, while others stand empty (4.2 -> 3.5 ms a token).
-    ("qkv", 4608, 3584): stored("qkv", 16, 14, 1, 9, fit=2),
-    ("residual", 3584, 3584): stored("residual", 16, 14, 1, 12, fit=2),
-    ("swiglu", 37888, 3584): stored("swiglu", 16, 14, 1, 9),
-    ("residual", 3584, 18944): stored("residual", 4, 15, 2, 4),
+    ("qkv", 4608, 3584): stored("qkv", 16, 14, 5, fit=2),
+    ("residual", 3584, 3584): stored("residual", 16, 14, 5, fit=2),
+    ("swiglu", 37888, 3584): stored("swiglu", 16, 14, 5),
+    ("residual", 3584, 18944): stored("residual", 4, 15, 4),
     # Llama-3.1-8B
-    ("qkv", 6144, 4096): stored("qkv", 16, 16, 1, 8, fit=2),
-    ("residual", 4096, 4096): stored("residual", 16, 16, 1, 7, fit=2),
-    ("swiglu", 28672, 4096): stored("swiglu", 16, 16, 1, 8),
-    ("residual", 4096, 14336): stored("residual", 4, 14, 1, 9),
+    ("qkv", 6144, 4096): stored("qkv", 16, 16, 4, fit=2),
+    ("residual", 4096, 4096): stored("residual", 16, 16, 4, fit=2),
+    ("swiglu", 28672, 4096): stored("swiglu", 16, 16, 4),
+    ("residual", 4096, 14336): stored("residual", 4, 14, 4),
 }
 
 
@@ -131,21 +131,21 @@ class Heads:
     normed: bool
 
 
-# -> blocks that must fit a multiprocessor: two leave room for the kernels beside it, one spills no register.
+# -> blocks that must fit a multiprocessor: two leave room for the kernels beside it, one keeps all in registers.
 ATTENTIONS: dict[Heads, int] = {
     Heads(1024, 16, 8, True): 2,
     Heads(2048, 16, 8, True): 1,
-    Heads(1536, 12, 2, False): 2,
-    Heads(3584, 28, 4, False): 2,
+    Heads(1536, 12, 2, False): 1,
+    Heads(3584, 28, 4, False): 1,
     Heads(4096, 32, 8, False): 2,
 }
-HEAD_BLOCKS = 264  # of a head that does not stream
-# Width of the row -> vocabulary rows that a warp of the head takes at once, or the tile of a head that streams.
-HEAD_ROWS = {1024: 4, 2048: 1}
-HEAD_STREAMS = {
-    1536: stored("head", 16, 12, 1, 16),
-    3584: stored("head", 16, 14, 1, 9),
-    4096: stored("head", 16, 16, 1, 13),
+# Width of the row -> how the head streams.
+HEADS: dict[int, Stream] = {
+    1024: stored("head", 16, 16, 3, grid=264, fit=2),
+    2048: stored("head", 16, 16, 6),
+    1536: stored("head", 16, 12, 8),
+    3584: stored("head", 16, 14, 5),
+    4096: stored("head", 16, 16, 6),
 }
 
 
@@ -160,25 +160,9 @@ def attention_kernel(heads: Heads) -> str:
     return f"attention_{kind}_q{heads.heads}_kv{heads.kv_heads}_b{ATTENTIONS[heads]}"
 
 
-def head_kernel(width: int) -> str:
-    """The function's name in the cubin."""
-    stream = HEAD_STREAMS.get(width)
-    return stream.kernel(width) if stream else f"head_h{width}_r{HEAD_ROWS[width]}"
-
-
-def head_blocks(width: int) -> int:
-    """Blocks of the head, each of which leaves its largest logit."""
-    return HEAD_STREAMS[width].grid if width in HEAD_STREAMS else HEAD_BLOCKS
-
-
-def head_rows(width: int) -> int:
-    """The vocabulary must be a whole number of these; 0 where no head is compiled for rows of ``width``."""
-    return HEAD_STREAMS[width].rows if width in HEAD_STREAMS else HEAD_ROWS.get(width, 0)
-
-
 def all_kernels() -> set[str]:
     """Every name that a choice may ask the cubin for."""
     products = {tile.kernel(columns) for (_, _, columns), tile in CHOICES.items()}
     attentions = {attention_kernel(heads) for heads in ATTENTIONS}
-    heads = {head_kernel(width) for width in (*HEAD_ROWS, *HEAD_STREAMS)}
+    heads = {tile.kernel(width) for width, tile in HEADS.items()}
     return products | attentions | heads | {ADVANCE}
