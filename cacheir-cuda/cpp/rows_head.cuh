@@ -1,7 +1,7 @@
 // The ends of a step of several rows: embedding, the head with each row's largest logit, the step to the next tokens.
 #pragma once
+#include "advance.cuh"
 #include "device.cuh"
-#include "head.cuh"
 #include "rows_product.cuh"
 
 struct RowsBeginArguments {
