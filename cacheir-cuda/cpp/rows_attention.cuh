@@ -86,7 +86,8 @@ __device__ __forceinline__ float power_of_two(float x) {  // 0 for -infinity
   return y;
 }
 
-// SHARES blocks share the query heads of a KV head.  ALONE: of at most ALONE * WARPS groups the first block of a cluster takes care alone.
+// AHEAD pieces beyond the ring come as far as L2 at the beginning.  Of at most ALONE * WARPS groups the first block of a
+// cluster takes care alone: a short row needs no exchange between blocks.
 template <int HEADS, int KV_HEADS, bool NORMED, int SHARES, int RANKS_OF_ROW, int WARPS, int PIECES, int AHEAD, int ALONE, bool PROMPT>
 __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) {
   constexpr int ALL = HEADS / KV_HEADS, PER = ALL / SHARES, TILES = (PER + 3) / 4, THREADS = 32 * WARPS, PIECE = GROUP * HEAD * 2;
