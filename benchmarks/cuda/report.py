@@ -1,8 +1,9 @@
 """Writes report.json, report.md, beside.md and their charts from the raw samples: python benchmarks/cuda/report.py.
 
 Raw samples are shape_*.json (``shape_run.py``), beside_*.json (``beside.py``), decode_chain_*.json
-(``decode_chain.py``), and for the table of musts (``report_musts.py``) batch_run_MODEL.json, engine_run*.json and
-repeats_*.json besides; every figure in the report is worked out from them.
+(``decode_chain.py``); for the table of musts (``report_musts.py``) batch_run_MODEL.json, engine_run*.json and
+repeats_*.json besides, for those of kernels (``report_kernels.py``) untried*.json and cuda_kernels*.json. Every figure
+in the report is worked out from them.
 """
 
 from __future__ import annotations
@@ -14,32 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import report_kernels
 import report_musts
 from report_charts import bars
 
 HERE = Path(__file__).parent
-# What the issue asks: milliseconds of the first token by prompt, of each further one at 512 (must, aim), and output
-# tokens a second by batch.
-FIRST_MS = {
-    "qwen3-0.6b": {"16": 1.2, "2048": 7.0},
-    "qwen3-1.7b": {"16": 1.8, "2048": 15.0},
-    "r1-distill-1.5b": {"16": 1.8, "2048": 14.0},
-}
-TOKEN_MS = {
-    "qwen3-0.6b": (0.52, 0.43),
-    "qwen3-1.7b": (1.05, 0.92),
-    "r1-distill-1.5b": (1.00, 0.84),
-    "qwen2.5-7b": (3.5, None),
-    "llama-3.1-8b": (3.75, None),
-}
-BATCH_TOKENS = {
-    "qwen3-0.6b": {8: 14000, 32: 27500},
-    "qwen3-1.7b": {8: 7000, 32: 18000},
-    "r1-distill-1.5b": {8: 8500, 32: 28000},
-}
-PREFILL_TFLOPS = {"llama-3.1-8b": 540.0}
 _WORDS = {True: "met", False: "missed", None: "not measured"}
-NAMES = {"r1-distill-qwen-1.5b": "r1-distill-1.5b"}
+ASKED = {(must.model, must.what): must.asked for must in report_musts.musts()}
 _HEAD = """# The CUDA backend on one H200
 
 Written by `python benchmarks/cuda/report.py` from the raw samples beside it. Random weights of the exact shape,
@@ -121,20 +103,20 @@ def _shapes() -> Iterator[Figure]:
         made = json.loads(path.read_text())
         model = made["model"]
         for prompt, row in _rows(made.get("first")):
-            asked = FIRST_MS.get(model, {}).get(prompt)
+            what = f"first token at {prompt}"
             count = len(row["samples_ms"])
             middle = statistics.median(row["samples_ms"])
-            yield Figure(model, f"first token at {prompt}", middle, "ms", asked, True, count, path.name)
+            yield Figure(model, what, middle, "ms", ASKED.get((model, what)), True, count, path.name)
             if prompt == "2048":
-                wanted = PREFILL_TFLOPS.get(model)
+                wanted = ASKED.get((model, "prefill of 2048"))
                 yield Figure(model, "prefill of 2048", row["tflops"], "TFLOP/s", wanted, False, count, path.name)
         for prompt, row in _rows(made.get("tokens")):
-            must, aim = TOKEN_MS.get(model, (None, None)) if prompt == "512" else (None, None)
-            count = len(row["samples_ms"])
+            what, count = f"further token at {prompt}", len(row["samples_ms"])
+            must, aim = ASKED.get((model, what)), ASKED.get((model, f"{what}, aim"))
             middle = statistics.median(row["samples_ms"])
-            yield Figure(model, f"further token at {prompt}", middle, "ms", must, True, count, path.name)
+            yield Figure(model, what, middle, "ms", must, True, count, path.name)
             if aim is not None:
-                yield Figure(model, f"further token at {prompt}, aim", middle, "ms", aim, True, count, path.name)
+                yield Figure(model, f"{what}, aim", middle, "ms", aim, True, count, path.name)
 
 
 def _rows(part: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -146,11 +128,11 @@ def _rows(part: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _batches() -> Iterator[Figure]:
     for path in sorted(HERE.glob("beside_*.json")):
         made = json.loads(path.read_text())
-        model = NAMES.get(made["model"], made["model"])
+        model = report_musts.NAMES.get(made["model"], made["model"])
         for cell in made["cells"]:
             if cell["batch"] > 1 and cell["ours_s"]:
                 rate = cell["batch"] * cell["output"] / statistics.median(cell["ours_s"])
-                asked = BATCH_TOKENS.get(model, {}).get(cell["batch"])
+                asked = ASKED.get((model, f"batch {cell['batch']}"))
                 what = f"batch {cell['batch']}, {cell['prompt']} in, {cell['output']} out"
                 yield Figure(model, what, rate, "tokens/s", asked, False, len(cell["ours_s"]), path.name)
 
@@ -159,17 +141,17 @@ def _singles() -> Iterator[Figure]:
     """First and further tokens out of the cells of one prompt beside vLLM: both engines are warm, and in turn."""
     for path in sorted(HERE.glob("beside_*.json")):
         made = json.loads(path.read_text())
-        model = NAMES.get(made["model"], made["model"])
+        model = report_musts.NAMES.get(made["model"], made["model"])
         cells = {(cell["prompt"], cell["output"]): cell["ours_s"] for cell in made["cells"] if cell["batch"] == 1}
         for (prompt, output), taken in cells.items():
             if not taken or output != 1:
                 continue
             first, count = 1e3 * statistics.median(taken), len(taken)
-            asked = FIRST_MS.get(model, {}).get(str(prompt))
+            asked = ASKED.get((model, f"first token at {prompt}"))
             yield Figure(model, f"first token at {prompt}, beside vLLM", first, "ms", asked, True, count, path.name)
             if cells.get((prompt, 128)):
                 each = (1e3 * statistics.median(cells[prompt, 128]) - first) / 127
-                must = TOKEN_MS.get(model, (None, None))[0] if prompt == 512 else None
+                must = ASKED.get((model, f"further token at {prompt}"))
                 yield Figure(model, f"further token at {prompt}, beside vLLM", each, "ms", must, True, count, path.name)
 
 
@@ -261,7 +243,7 @@ def _markdown(
             f"| {row['model']} | {row['context']} | {row['steps']} | {row['relative_error']:.1e} | "
             f"{row['tokens_equal']} | {row['share_left_out']:.0%} | {row['wrong_clear_positions']} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *report_kernels.markdown(HERE)]) + "\n"
 
 
 def _beside_markdown(besides: Mapping[str, Mapping[str, Any]]) -> str:

@@ -33,6 +33,7 @@ NOTED = {  # model and what -> the figure of notes.md whose samples were not kep
 COMPANIES = (
     "batch 1", "batch 4", "batch 8", "batch 16", "chunks of 64", "prefix hits", "forks", "preempted", "spilled",
 )  # fmt: skip
+ROWS_PARTS = ("products", "attention", "prompt", "ends", "step")  # of rows_chain.py, as calls.sh asks for them
 CHECKED = [
     f"{tool} {part}"
     for tool in ("memcheck", "racecheck")
@@ -179,9 +180,12 @@ def measured(folder: Path) -> dict[tuple[str, str], Found]:
         if said:
             made["tiny", f"compute-sanitizer {said[1]}: exit status"] = Found(int(said[2]), 1, path.name)
     for path in sorted(folder.glob("rows_chain_*.txt")):
-        said_of = [line.partition(" ")[0] for line in path.read_text().splitlines() if line[:5] in ("ok   ", "WRONG")]
-        what = "kernels of several rows beside float32: wrong"
-        made[path.stem.removeprefix("rows_chain_"), what] = Found(said_of.count("WRONG"), len(said_of), path.name)
+        lines = path.read_text().splitlines()
+        said_of = [line.partition(" ")[0] for line in lines if line[:5] in ("ok   ", "WRONG")]
+        wrong, whole = said_of.count("WRONG"), all(f"{part} is over" in lines for part in ROWS_PARTS)
+        if wrong or whole:  # a run that was cut, or that failed half-way, shows nothing right
+            what = "kernels of several rows beside float32: wrong"
+            made[path.stem.removeprefix("rows_chain_"), what] = Found(wrong, len(said_of), path.name)
     return made
 
 
