@@ -147,7 +147,6 @@ def steps(draw: st.DrawFn) -> list[Row]:
 def test_each_row_gets_the_token_after_its_own_last_one(qwen_chain: Chain, asked: list[list[Row]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         device, seat = opened(qwen_chain, patch)
-        device.late = 2
         for number, rows in enumerate(asked):
             slots = Slots()
             assert seat.takes_prompt(rows, slots) is any(row.want == "token" for row in rows)

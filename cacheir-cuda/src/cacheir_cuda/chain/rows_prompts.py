@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -68,29 +69,28 @@ class RowsPrompts:
         count = next(size for size in rows_tiles.BUCKETS if tokens <= size)
         sequences = 1 << (rows - 1).bit_length()
         if (count, sequences) not in self._recorded:
-            made = _Recorded(PromptInputs(count, sequences, self._positions, self._device), count, self._device)
-            made.graph = self._module.record(self._launches(made), made.inputs.copy)
-            self._recorded[count, sequences] = made
+            inputs = PromptInputs(count, sequences, self._positions, self._device)
+            ring = torch.zeros(count, dtype=torch.int32)
+            ring = ring.pin_memory() if self._device.type == "cuda" else ring
+            graph = self._module.record(self._launches(inputs, ring), inputs.copy)
+            self._recorded[count, sequences] = _Recorded(inputs, ring.numpy(), graph)
             self.captures += 1
         return self._recorded[count, sequences]
 
-    def _launches(self, recorded: _Recorded) -> list[KernelLaunch]:
+    def _launches(self, inputs: PromptInputs, ring: torch.Tensor) -> list[KernelLaunch]:
         """One step, which leaves the inputs as they are: the next one brings its own."""
-        step, inputs = self._step, recorded.inputs.device
-        told = step.advance(inputs, recorded.tokens, recorded.inputs.produced, step=0, steps=0)
-        return [step.begin(inputs), *step.layers(inputs), step.head(inputs.count), told]
+        step, given = self._step, inputs.device
+        told = step.advance(given, ring, inputs.produced, step=0, steps=0)
+        return [step.begin(given), *step.layers(given), step.head(given.count), told]
 
 
+@dataclass(frozen=True)
 class _Recorded:
-    """The inputs of a step of ``count`` tokens, its graph, and the ring of its tokens in pinned memory."""
+    """A graph, its inputs, and the ring of its tokens in pinned memory, i32 [tokens]."""
 
+    inputs: PromptInputs
+    ring: NDArray[np.int32]
     graph: Graph
-
-    def __init__(self, inputs: PromptInputs, count: int, device: torch.device) -> None:
-        self.inputs = inputs
-        tokens = torch.zeros(count, dtype=torch.int32)
-        self.tokens = tokens.pin_memory() if device.type == "cuda" else tokens
-        self.ring: NDArray[np.int32] = self.tokens.numpy()
 
 
 def _output(row: Row, token: int, slots: Slots) -> RowOutput:
