@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cacheir.ir.types import KVType
 from cacheir.runtime.engine.engine import Engine
 from cacheir.testing.fake_jobs import LIMITS, check_pages, ids_of
 from cacheir.testing.fake_jobs import make_job as job
@@ -58,3 +59,99 @@ def test_clients_are_told_a_first_token_while_the_device_runs_ahead(fake):
         assert ids_of(told) == fake.expected(executor, range(5), 9)
     assert executor.calls[:3] == ["submit", "wait", "ahead"] and executor.calls.count("ahead") == 1
     assert executor.calls.index("told") == 5  # behind the first step that it went ahead
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_pages_that_leave_a_window_are_known_before_they_go(fake, overlaps):
+    kinds = (KVType(2, 1, 8, "f32"), KVType(1, 1, 8, "f16", 6))
+    executor = (fake.OverlappingExecutor if overlaps else fake.FakeExecutor)(
+        page_tokens=4, run_ahead=False, kinds=kinds
+    )
+    model = fake.open_fake(executor)
+    running = Engine(model, replace(LIMITS, max_tokens=64, chunk_tokens=64))
+    running.generate([job(model, "first", range(40), 9)])
+    for reused in (12, 20, 32):
+        prompt = [*range(reused + 1), 99]
+        (events,) = running.generate([job(model, str(reused), prompt, 3)])
+        assert ids_of(events) == fake.expected(executor, prompt, 3)
+        assert events[-1].usage.cached_tokens == reused
+    check_pages(running)
+
+
+class GaveUp(Exception):
+    """A client's sink does."""
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_sink_that_gives_up_takes_no_token_from_others_nor_their_order(fake, number):
+    """It raises at the first token, or at those that the executor brought running ahead; the step raises it."""
+    executor = fake.OverlappingExecutor(groups=1)
+    model = fake.open_fake(executor)
+    model.runner.engine_step_seconds = 1e-3  # so that the second step runs ahead
+    running, first, second, raised = Engine(model, LIMITS), [], [], []
+
+    def sink(event):
+        first.append(event)
+        if not raised and len(ids_of(first)) > number:
+            raised.append(event)
+            raise GaveUp
+
+    running.submit(job(model, "first", range(5), 20), sink)
+    running.submit(job(model, "second", range(5, 9), 20), second.append)
+    with pytest.raises(GaveUp):
+        running.run()
+    running.run()
+    assert executor.ahead_calls and len(raised) == 1
+    for events, prompt in ((first, range(5)), (second, range(5, 9))):
+        assert ids_of(events) == fake.expected(executor, prompt, 20)
+    check_pages(running)
+
+
+def test_who_comes_while_others_are_told_has_no_time_before_he_came(fake):
+    """A sink asks for what another client is about to be told: the token was there before the request."""
+    executor, now = fake.OverlappingExecutor(groups=1, run_ahead=False), [0.0]
+
+    def clock():
+        now[0] += 0.5
+        return now[0]
+
+    model = fake.open_fake(executor)
+    running, told = Engine(model, LIMITS, clock=clock), {"twin": []}
+    other = job(model, "other", range(5, 9), 2)
+
+    def sink(event):
+        if event.ids and not told["twin"] and "twin" not in running.state.by_job:
+            running.submit(replace(other, id="twin"), told["twin"].append)
+
+    running.submit(job(model, "first", range(5), 2), sink)
+    running.submit(other, [].append)
+    running.run()
+    assert ids_of(told["twin"]) == fake.expected(executor, range(5, 9), 2)
+    usage = told["twin"][-1].usage
+    assert usage.shared and 0 <= usage.ttft_ms <= usage.total_ms and usage.queue_ms == 0
+    check_pages(running)
+
+
+@pytest.mark.parametrize("which", ["the other", "its twin"])
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_client_told_of_a_deadline_may_cancel_who_has_the_same(fake, overlaps, which):
+    executor, now = (fake.OverlappingExecutor if overlaps else fake.FakeExecutor)(groups=1, run_ahead=False), [0.0]
+    model = fake.open_fake(executor)
+    running, told = Engine(model, LIMITS, clock=lambda: now[0]), {"one": [], "two": []}
+
+    def sink(event):
+        told["one"].append(event)
+        if now[0]:
+            running.cancel("two")
+
+    for name, prompt in (("one", [1, 2]), ("two", [3] if which == "the other" else [1, 2])):
+        asked = job(model, name, prompt, 9, job={"deadline": 5.0})
+        running.submit(asked, sink if name == "one" else told[name].append)
+    running.step()
+    running.step()
+    now[0] = 7.0
+    running.run()
+    ends = {name: [event.outcome for event in events if event.outcome] for name, events in told.items()}
+    assert ends == {"one": ["deadline"], "two": ["cancelled"]}
+    assert running.state.counters.violations["deadline"] == 1 and running.idle
+    check_pages(running)

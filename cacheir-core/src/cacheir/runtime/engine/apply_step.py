@@ -181,15 +181,8 @@ def cancel(state: EngineState, job_id: str, now: float) -> bool:
     entry = state.by_job.get(job_id)
     if entry is None:
         return False
-    state.changes += 1
-    if len(entry.listeners) == 1:
-        end(state, entry, "cancelled", now)
-        return True
     listener = next(listener for listener in entry.listeners if listener.job.id == job_id)
-    entry.listeners.remove(listener)
-    del state.by_job[job_id]
-    state.counters.requests["cancelled"] += 1
-    state.outbox.post(deliver_end, entry, (listener,), "cancelled", now)
+    _leave(state, entry, listener, "cancelled", now)
     return True
 
 
@@ -232,15 +225,10 @@ def expire(state: EngineState, now: float) -> None:
         late = [x for x in entry.listeners if x.job.deadline is not None and now >= x.job.deadline]
         if late:  # they still get what came in time
             state.outbox.flush()
-        state.counters.violations["deadline"] += len(late)
-        if late and len(late) == len(entry.listeners):
-            end(state, entry, "deadline", now)
-        else:
-            for listener in late:
-                entry.listeners.remove(listener)
-                del state.by_job[listener.job.id]
-                state.counters.requests["deadline"] += 1
-                state.outbox.post(deliver_end, entry, (listener,), "deadline", now)
+        for listener in late:
+            if state.by_job.get(listener.job.id) is entry:  # a client that was told may have cancelled
+                state.counters.violations["deadline"] += 1
+                _leave(state, entry, listener, "deadline", now)
 
 
 def new_entry(state: EngineState, listener: Listener, answer: Answer, number: int, *, on_host: bool) -> Entry:
@@ -259,6 +247,18 @@ def new_entry(state: EngineState, listener: Listener, answer: Answer, number: in
         priority=job.priority,
         bounded=job.deadline is not None,
     )
+
+
+def _leave(state: EngineState, entry: Entry, listener: Listener, outcome: str, now: float) -> None:
+    """One client goes; with the last one its computation ends."""
+    if len(entry.listeners) == 1:
+        end(state, entry, outcome, now)
+        return
+    state.changes += 1
+    entry.listeners.remove(listener)
+    del state.by_job[listener.job.id]
+    state.counters.requests[outcome] += 1
+    state.outbox.post(deliver_end, entry, (listener,), outcome, now)
 
 
 def _admit(state: EngineState, entry: Entry, now: float) -> None:
@@ -312,9 +312,10 @@ def _give_back(state: EngineState, entry: Entry) -> None:
 def _enter_soon(state: EngineState, entry: Entry) -> None:
     """``_enter``, where nobody waits who could use the pages once clients are told: while the next step runs.
 
-    Whoever comes is taken in after that, and whoever leaves does it before.
+    Whoever comes is taken in after that, and whoever leaves does it before. Before a step begins pages behind a window
+    go back (``turn``), which the index can keep only if it has them.
     """
-    if not state.outbox.holds or state.waiting:
+    if not state.outbox.holds or state.waiting or state.kv.windowed:
         _enter(state, entry)
     elif _has_new_pages(state, entry):
         entry.enters = True

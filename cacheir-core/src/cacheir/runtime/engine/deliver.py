@@ -21,7 +21,7 @@ def deliver(entry: Entry, text: str, ids: tuple[int, ...], logprobs: TokenLogpro
         if listener.ended:
             continue
         if not listener.first_token:
-            listener.first_token = now
+            listener.first_token = max(now, listener.arrived)  # who came while others were told joined later than it
         if text or ids:
             prompt = _prompt(entry, listener)
             listener.sink(Event(job_id=listener.job.id, text=text, ids=ids, logprobs=told, prompt_logprobs=prompt))
@@ -78,6 +78,7 @@ def _prompt(entry: Entry, listener: Listener) -> tuple[TokenLogprobs | None, ...
 
 
 def _usage(entry: Entry, listener: Listener, now: float) -> Usage:
+    now = max(now, listener.arrived)
     started = max(entry.started or now, listener.arrived)
     return Usage(
         prompt_tokens=len(entry.job.ids),

@@ -280,24 +280,24 @@ class Engine:
         tokens: list[list[int]] = [[] for _ in step.rows]
         errors: dict[int, str] = {}
         portion = max(1, min(APPLY_STEPS, int(APPLY_SECONDS / max(self._step_seconds, 1e-9))))
-        steps, due = 0, min(portion, plan.ahead // 2)
+        steps, due, telling = 0, min(portion, plan.ahead // 2), False
 
         def sink(rows: Sequence[RowOutput]) -> bool:
-            nonlocal steps, due
+            nonlocal steps, due, telling
             for result in rows:
                 if result.error is not None:
                     errors.setdefault(result.slot, result.error)
                 elif result.token is not None and result.slot not in errors:
                     tokens[result.slot].append(result.token)
             steps += 1
+            telling = True
             if steps == 1:  # said only now: while the device is at work, not before it is
                 self.state.outbox.flush()
             if steps >= due:
                 self._take_ahead(plan, tokens)
                 due = steps + max(1, min(portion, (plan.ahead - steps) // 2))
-                if not self.state.running:
-                    return True
-            return self.wanted()
+            telling = False
+            return not self.state.running or self.wanted()
 
         self.state.outbox.holds = False
         began, most = self._clock(), self._ahead_seconds()
@@ -308,9 +308,11 @@ class Engine:
                 raise
             self.refused_ahead, self._runs_ahead = str(refusal), False
             return False
-        except Exception:  # noqa: BLE001  whoever is at fault shows in a step of its own
+        except Exception:  # whoever is at fault shows in a step of its own
             if not steps:
                 return False
+            if telling:  # it is a client's, and goes where those of a step go
+                raise
         self._take_ahead(plan, tokens)
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1

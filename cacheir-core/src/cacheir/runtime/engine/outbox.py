@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Outbox:
-    """Calls in order. ``holds`` says whether they wait for ``flush``; without it each is made at once."""
+    """Calls in order. ``holds`` says whether they wait for ``flush``; else each is made at once, behind those kept."""
 
     def __init__(self) -> None:
         self.holds = False
@@ -17,7 +17,7 @@ class Outbox:
 
     def post(self, call: Callable[..., None], *values: Any, **named: Any) -> None:
         """Makes ``call``, or keeps it for ``flush``."""
-        if self.holds:
+        if self.holds or self._calls:
             self._calls.append((call, values, named))
         else:
             call(*values, **named)
