@@ -20,7 +20,7 @@ A01 A02 A04 A05 A07 A09 A11 A12 A13 A15 A16 A17 A19 A20 A21 A22 A24 A25 A28 A29
 B01 B03 B04 B05 B07 B09 B10 B11 B12 B13 B15 B17 B18 B20 B21 B23 B25 B27 B28 B30 B31 B32
 C01 C02 C03 C04 C06 C08 C11 C12 C13
 D01 D04 D06 D07 D09 D10 D11 D12 D14 D15 D17 D18 D19 D20 D21 D22 D24 D25 D27 D29
-E01 E03 E05 E06 E07 E09 E13
+E01 E03 E05 E06 E07 E09 E10 E11 E13
 F01 F02 F04 F06 F07 F09 F10 F11 F13 F14 F15
 """.split()
 
@@ -31,6 +31,7 @@ _REFUSALS, _METRICS = "cacheir-server/tests/test_refusals.py", "cacheir-server/t
 _EXACT = "cacheir-server/tests/test_exact_cases.py"
 _FAULTY, _OPTIONAL = "tests/plugins/test_faulty_distributions.py", "tests/plugins/test_optional_dependencies.py"
 _STARTUP = "tests/startup/test_startup.py"
+_TRITON, _REPLAYS = "cacheir-cuda/tests/test_triton_cannot_compile.py", "cacheir-cuda/tests/test_stale_replays.py"
 
 # case -> tests of other folders, FILE::TEST
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -229,6 +230,16 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cacheir-native/tests/test_building_blocks.py::test_instruction_set_can_be_forced_and_a_wrong_name_is_an_error",
     ),
     "E09": (f"{_CORE}/bench/test_environment.py::test_case_e09_quotas_of_control_groups",),
+    "E10": (
+        f"{_TRITON}::test_e10_torch_answers_and_a_forced_kernel_is_an_error_at_once",
+        f"{_TRITON}::test_e10_where_no_gpu_is_nothing_is_compiled",
+    ),
+    "E11": (
+        f"{_REPLAYS}::test_e11_every_border_of_pages_and_width_of_the_table",
+        f"{_REPLAYS}::test_e11_rows_in_turn_and_pages_opened_anew",
+        f"{_REPLAYS}::test_e11_of_two_executors_one_is_closed",
+        f"{_REPLAYS}::test_e11_no_memory_to_record",
+    ),
     "E13": (
         f"{_OPTIONAL}::test_absent",
         f"{_OPTIONAL}::test_too_old_or_too_new",

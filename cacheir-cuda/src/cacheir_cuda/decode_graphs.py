@@ -25,6 +25,7 @@ from cacheir_cuda.binding import BoundLaunch
 from cacheir_cuda.heads import is_greedy, wants_token
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
+from cacheir_cuda.record_graph import record_graph
 from cacheir_cuda.sampling_inputs import SamplingInputs
 from cacheir_cuda.under_way import UnderWay, coming_to_host
 
@@ -158,16 +159,8 @@ class DecodeGraphs:
     def _recorded(self, step: DecodeStep) -> Callable[[], None]:
         """``step`` as a CUDA graph. It runs first on rows that are all padding, which stores nothing that is read."""
         _fill(step.inputs, {})
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            step.run()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step.run()
+        replay = record_graph(step.run, self._device)
         self.captures += 1
-        replay: Callable[[], None] = graph.replay
         return replay
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from cacheir.errors import UsageError
 from cacheir.ir import Op, TensorType
 from cacheir.plugins import KernelSpec
 from cacheir_cuda.kernels import refusals
 from cacheir_cuda.options import DEVICE_VARIABLE, MATMUL_VARIABLE
+from cacheir_cuda.probe import why_unavailable
 
 
 def rows(op: Op) -> str | None:
@@ -44,6 +47,20 @@ def why_not_here() -> str | None:
         return "Triton is not installed"
     if os.environ.get(DEVICE_VARIABLE) == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         return "Triton runs on the processor only in its interpreter (TRITON_INTERPRET=1)"
+    reason = None if os.environ.get("TRITON_INTERPRET") == "1" else _why_not_compiled()
+    # Where there is no GPU nothing is compiled: a program that is made here runs elsewhere.
+    return reason if reason and why_unavailable() is None else None
+
+
+def _why_not_compiled() -> str | None:
+    """Why Triton could not compile a kernel on its first use, which is in a request; None where it could."""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "Triton finds no C compiler: install gcc, or name one in CC"
+    home = Path(os.environ.get("TRITON_HOME") or Path.home(), ".triton", "cache")
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or home)
+    there = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return f"Triton cannot write to its cache {cache}: name another folder in TRITON_CACHE_DIR"
     return None
 
 
