@@ -170,17 +170,17 @@ STREAMS: dict[Shape, dict[int, tuple[int, int]]] = {
 }
 # Matrix -> rows of the step -> tiles, groups, parts, blocks that share the columns, steps of weights and of rows under
 # way, blocks whose registers must fit a multiprocessor (``ResidualTile``). They come before HOLDS. Of clusters whose
-# blocks take a whole multiprocessor each, an H200 holds 66 of 2 blocks, 31 of 4, 17 of 6 and 15 of 7 or 8.
+# blocks take a whole multiprocessor each, an H200 holds 66 of 2 blocks, 39 of 3, 31 of 4, 17 of 6 and 15 of 7 or 8.
 RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
     # Qwen3-0.6B
     ("residual", 1024, 2048): {32: (1, 1, 4, 2, 4, 4, 3)},
     ("residual", 1024, 3072): {16: (1, 1, 12, 2, 2, 2, 2), 32: (2, 1, 6, 4, 2, 2, 3)},
     # Qwen3-1.7B
-    ("residual", 2048, 2048): {16: (2, 2, 2, 4, 4, 4, 3), 32: (1, 4, 2, 4, 4, 4, 3)},
+    ("residual", 2048, 2048): dict.fromkeys((16, 32), (2, 2, 4, 4, 2, 2, 3)),
     ("residual", 2048, 6144): {8: (2, 1, 8, 2, 4, 6, 1), 16: (2, 1, 12, 2, 2, 4, 1), 32: (4, 2, 4, 6, 2, 4, 1)},
     # DeepSeek-R1-Distill-Qwen-1.5B
-    ("residual", 1536, 1536): dict.fromkeys((16, 32), (1, 3, 3, 4, 2, 2, 2)),
-    ("residual", 1536, 8960): {8: (1, 3, 4, 4, 3, 9, 2), 16: (1, 3, 4, 4, 2, 3, 2), 32: (3, 2, 4, 6, 2, 6, 1)},
+    ("residual", 1536, 1536): {16: (1, 1, 6, 2, 2, 2, 3), 32: (1, 3, 3, 4, 2, 2, 2)},
+    ("residual", 1536, 8960): {8: (3, 1, 8, 3, 2, 6, 1), 16: (3, 2, 4, 6, 3, 6, 1), 32: (3, 2, 4, 6, 2, 6, 1)},
 }
 # Width of the rows -> rows of the step -> the product that brings pages into the L2 cache ahead of the attention that
 # reads them; "": none.
