@@ -146,3 +146,44 @@ def test_a_step_that_does_not_end_shows_as_a_stall(fake):
         assert thread.stalled_seconds >= 0.1
         gate.set()
         assert listener.ended.wait(20)
+
+
+def test_sinks_that_give_up_keep_nobody_from_being_told_the_end(fake, capsys):
+    """Neither when a step tells them, nor when the engine is closed for it; who asks then is refused."""
+    model = fake.open_fake(fake.FakeExecutor(run_ahead=False))
+    engine, listener, refused = Engine(model), Listener(), []
+
+    def gives_up(event):
+        if event.ids or event.outcome:
+            thread.leave(lambda engine: None, lambda result, error: refused.append(error))
+            raise ZeroDivisionError("the client gives up")
+
+    with EngineThread(engine) as thread:
+        jobs = [(job(model, name, [5, number], 90), gives_up) for number, name in enumerate("abc")]
+        thread.submit_all([*jobs, (job(model, "last", [5, 9], 90), listener)])
+        assert listener.ended.wait(20)
+    assert listener.events[-1].outcome == "cancelled" and isinstance(thread.failure, ZeroDivisionError)
+    assert len(refused) == 4 and all(isinstance(error, UsageError) for error in refused)
+    assert capsys.readouterr().err.count("ZeroDivisionError: the client gives up") == 2
+    fake.assert_nothing_leaks(model)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_an_engine_that_is_closed_tells_all_and_then_raises_what_a_sink_did(fake, overlaps):
+    model = fake.open_fake((fake.OverlappingExecutor if overlaps else fake.FakeExecutor)(run_ahead=False))
+    engine, told = Engine(model), []
+
+    def sink(event):
+        told.append((event.job_id, event.outcome))
+        if event.outcome and event.job_id != "c":
+            raise ZeroDivisionError(event.job_id)
+
+    for name in "abc":
+        engine.submit(job(model, name, [5, ord(name)], 9), sink)
+    for _ in range(2):
+        engine.step()
+    with pytest.raises(ZeroDivisionError, match="a"):
+        engine.close()
+    # What came before it was closed comes first, and each has one end.
+    assert told == [*[(name, None) for name in "abc"] * 2, *((name, "cancelled") for name in "abc")]
+    fake.assert_nothing_leaks(model)

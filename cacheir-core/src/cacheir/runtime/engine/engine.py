@@ -206,13 +206,21 @@ class Engine:
         return dict(count()) if count is not None else {}
 
     def close(self) -> None:
-        """Ends all jobs with ``cancelled`` and gives every page back, those of the prefix index too."""
+        """Ends all jobs with ``cancelled`` and gives every page back, those of the prefix index too.
+
+        What a sink raises keeps no other client from being told; the first such error is raised at the end.
+        """
+        state, now = self.state, self._clock()
         with self._model.runner.lock:
-            for job_id in list(self.state.by_job):
-                apply_step.cancel(self.state, job_id, self._clock())
-            self.state.outbox.flush()
-            self.state.index.clear()
+            state.outbox.holds = True
+            for entry in (*state.running, *state.waiting):
+                apply_step.end(state, entry, "cancelled", now)
+            faults = state.outbox.flush_all()
+            state.outbox.holds = False
+            state.index.clear()
             self.store.close()
+        if faults:
+            raise faults[0]
 
     def _plan(self, now: float) -> EnginePlan:
         state = self.state

@@ -142,11 +142,21 @@ class EngineThread:
             while self._turn():
                 pass
         except Exception as error:  # noqa: BLE001  every caller is told; the log says at what
-            self.failure = error
-            traceback.print_exception(error, file=sys.stderr)
+            self._note(error)
         finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
             self.engine.close()
+        except Exception as error:  # noqa: BLE001  a client's, when it was told
+            self._note(error)
+        finally:
             self._refuse_the_rest()
+
+    def _note(self, error: Exception) -> None:
+        self.failure = self.failure or error
+        traceback.print_exception(error, file=sys.stderr)
 
     def _turn(self) -> bool:
         """Commands that were left, then a step; waits where there is neither. False once it is closed."""
