@@ -198,7 +198,7 @@ def prompt(bench: Bench) -> None:
 
 def candidates(bench: Bench, rows: int) -> tuple[Tensor, Tensor]:
     """(ids, logits) [R, blocks] that the head left."""
-    blocks, _ = rows_tiles.head_blocks(bench.chain.hidden, rows_tiles.bucket(rows) or 0)
+    blocks = rows_tiles.MULTIPROCESSORS
     flat = (
         buffer.flatten()[: rows * blocks].view(rows, blocks) for buffer in (bench.buffers.best_id, bench.buffers.best)
     )

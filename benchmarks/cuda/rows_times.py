@@ -69,7 +69,7 @@ def choices(chain: Chain) -> dict[str, list[Change]]:
     def shared(shape: rows_tiles.Shape) -> Change:
         return rows_tiles.HOLDS[shape], dict.fromkeys(every, ("shared", 2, 0))
 
-    made = {"base": [], "head in registers": [(rows_tiles.HEADS[chain.hidden], dict.fromkeys(every, 0))]}
+    made: dict[str, list[Change]] = {"base": []}
     made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
     heads = rows_attention_tiles.ATTENTIONS[chain.attention]
     made |= {f"attention as for {rows} rows": [(heads, dict.fromkeys(every, heads[rows]))] for rows in every}

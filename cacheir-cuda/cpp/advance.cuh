@@ -2,8 +2,6 @@
 #pragma once
 #include "device.cuh"
 
-constexpr int NO_TOKEN = -1;
-
 struct AdvanceArguments {
   const float *best;      // of each block of the head, infinite where a logit is not finite
   const int *best_id;

@@ -6,7 +6,7 @@
 // part of the result (not yet divided) into the shared memory of the block that finishes these dimensions; that block
 // counts the bytes that come.
 #pragma once
-#include "device.cuh"
+#include "cluster.cuh"
 
 constexpr int HEAD = 128, RANKS = 8, ATTENTION_WARPS = 8, PLACES = RANKS * ATTENTION_WARPS, GROUP = 16, SHARE = HEAD / RANKS;
 
@@ -22,30 +22,6 @@ struct AttentionArguments {
   float eps, scale;           // scale: of the scores, times log2(e)
   TRACE_FIELD
 };
-
-__device__ __forceinline__ u32 in_block(u32 address, int rank) {  // the same place in another block of the cluster
-  u32 there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-// Stores into another block; its `barrier` counts the bytes that have come.
-__device__ __forceinline__ void store_there(u32 address, u32 barrier, float a, float b, float c, float d) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];"
-               :: "r"(address), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
-}
-__device__ __forceinline__ void store_there(u32 address, u32 barrier, float a, float b) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];"
-               :: "r"(address), "f"(a), "f"(b), "r"(barrier) : "memory");
-}
-__device__ __forceinline__ void expect_bytes(u32 barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void await_bytes(u32 barrier) {
-  u32 over = 0;
-  while (!over)
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(over) : "r"(barrier) : "memory");
-}
 
 // Takes 16 tokens, from `first_token` on, into the softmax of PER heads: scores in powers of two, `first` for the first group.
 template <int PER>
@@ -125,7 +101,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   NOTE_TIME(0);
   let_next_start();
   if (threadIdx.x == 0) barrier_init(shared_address(&arrived), 1);
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
+  arrive_at_cluster();
   const int place = warp * RANKS + rank, first_page = a.page_table[min(place * GROUP / a.page_tokens, a.table_width - 1)];
   const int position = a.state->position + a.step, groups = position / GROUP + 1;
   const int places = min(groups, PLACES);
@@ -228,7 +204,7 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
   NOTE_TIME(4, __float_as_uint(o[15][1]));
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  wait_for_cluster();
   if (place < groups && g < PER) {
     // Lane t holds dimensions 16 t to 16 t + 15 and the same 64 further on: those of blocks t and t + 4.
 #pragma unroll

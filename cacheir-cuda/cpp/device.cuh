@@ -9,6 +9,8 @@
 typedef __nv_bfloat16 bf16;
 typedef unsigned u32;
 
+constexpr int NO_TOKEN = -1;  // of a row whose logits are not all finite
+
 // With -DTRACE thread 0 of every block notes the time at eight places of its kernel (benchmarks/cuda/trace_chain.py).
 #ifdef TRACE
 #define TRACE_FIELD unsigned long long *trace;

@@ -70,11 +70,11 @@ __device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
 }
-__device__ __forceinline__ void load_turned_matrices(u32 (&to)[4], u32 at) {
+__device__ __forceinline__ void load_transposed_matrices(u32 (&to)[4], u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
 }
-__device__ __forceinline__ u32 turned_matrix(u32 x) {
+__device__ __forceinline__ u32 transposed_matrix(u32 x) {
   u32 y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
@@ -165,7 +165,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
       barrier_init(shared_address(&arrived), 1);
       expect_bytes(shared_address(&arrived), min(groups, ranks) * PER * DIMS / 2 * 16);
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
+    arrive_at_cluster();
   }
   // Warps 0 to PER - 1 turn a query head each; the next one takes the row's key, the one after it the value.
   const bool is_query = warp < PER, is_key = warp == PER, owns = !PROMPT && rank == ((groups - 1) & (ranks - 1));
@@ -281,7 +281,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
       for (int e = 0; e < 2; e++) {
         const float x = power_of_two(s[e] - largest), upper = __bfloat162float(__float2bfloat16(x));
         sum[n] += x;
-        weights[n][e] = turned_matrix(pack(upper, x - upper));
+        weights[n][e] = transposed_matrix(pack(upper, x - upper));
       }
     }
     arrive_and_own(2 * i + 1, group);
@@ -290,7 +290,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     for (int m = 0; m < 8; m += 4) {
       u32 v[4][4];
 #pragma unroll
-      for (int c = 0; c < 4; c++) load_turned_matrices(v[c], values + ((2 * (m + c) + value_chunk ^ turn_of_row) << 4));
+      for (int c = 0; c < 4; c++) load_transposed_matrices(v[c], values + ((2 * (m + c) + value_chunk ^ turn_of_row) << 4));
 #pragma unroll
       for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -324,7 +324,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   }
   __syncthreads();
   const int parts = min(WARPS, groups <= rank ? 0 : (groups - rank - 1) / (alone ? 1 : RANKS_OF_ROW) + 1);  // warps that have one
-  if (RANKS_OF_ROW > 1 && ranks > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  if (RANKS_OF_ROW > 1 && ranks > 1) wait_for_cluster();
   const u32 barrier = shared_address(&arrived);
 #pragma unroll
   for (int begin = 0; begin < PAIRS; begin += AT_A_TIME) {

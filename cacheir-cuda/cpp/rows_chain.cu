@@ -44,15 +44,10 @@
           const __grid_constant__ RowsProductArguments a) {                                                              \
     rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES>(a);                                           \
   }
-#define HEAD_OF(WIDTH, ROW_TILES)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 2)                                                  \
-      rows_head_h##WIDTH##_c##ROW_TILES(const __grid_constant__ RowsHeadArguments a) {                                   \
-    rows_head<WIDTH, ROW_TILES>(a);                                                                                      \
-  }
-#define RING_HEAD_OF(WIDTH, ROW_TILES, STAGES)                                                                            \
-  extern "C" __global__ void __launch_bounds__(RING_HEAD_WARPS * 32, 1)                                                  \
+#define HEAD_OF(WIDTH, ROW_TILES, STAGES)                                                                            \
+  extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 1)                                                  \
       rows_head_h##WIDTH##_c##ROW_TILES##_s##STAGES(const __grid_constant__ RowsHeadArguments a) {                       \
-    ring_head<WIDTH, ROW_TILES, STAGES>(a);                                                                              \
+    rows_head<WIDTH, ROW_TILES, STAGES>(a);                                                                              \
   }
 
 extern "C" __global__ void __launch_bounds__(BEGIN_WARPS * 32) rows_begin(const __grid_constant__ RowsBeginArguments a) {
@@ -82,13 +77,11 @@ ATTENTION(16, 8, normed, true, 1, 1, 8, 3, 0, 0, 2)
 ATTENTION(16, 8, normed, true, 1, 1, 8, 2, 2, 0, 2)
 PROMPT(16, 8, normed, true, 1, 1, 8, 2, 2, 0, 3)
 APPEND(16, 8, normed, true)
-ATTENTION(16, 8, normed, true, 1, 2, 8, 2, 0, 0, 3)
-ATTENTION(16, 8, normed, true, 1, 1, 16, 2, 0, 0, 1)
-RING_HEAD_OF(1024, 1, 8)
-RING_HEAD_OF(1024, 2, 8)
-RING_HEAD_OF(1024, 4, 8)
+HEAD_OF(1024, 1, 8)
+HEAD_OF(1024, 2, 8)
+HEAD_OF(1024, 4, 8)
 
-// Qwen3-1.7B: hidden 2048, feed-forward 6144, 16 and 8 heads.
+// Qwen3-1.7B: hidden 2048, feed-forward 6144, 16 and 8 heads; attention of few rows and of prompts as above.
 PRODUCT(residual, 2048, 16, 1, 16, registers, 2, 4, 1, 1)
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 2, 2)
 PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 4, 2)
@@ -101,9 +94,11 @@ PRODUCT(qkv, 2048, 16, 2, 16, shared, 1, 0, 1, 1)
 STREAM(swiglu, 2048, 1, 16, 8, 1)
 STREAM(swiglu, 2048, 1, 8, 18, 2)
 STREAM(swiglu, 2048, 1, 8, 12, 4)
-RING_HEAD_OF(2048, 1, 8)
-RING_HEAD_OF(2048, 2, 8)
-RING_HEAD_OF(2048, 4, 4)
+ATTENTION(16, 8, normed, true, 1, 2, 8, 2, 0, 0, 3)
+ATTENTION(16, 8, normed, true, 1, 1, 16, 2, 0, 0, 1)
+HEAD_OF(2048, 1, 8)
+HEAD_OF(2048, 2, 8)
+HEAD_OF(2048, 4, 4)
 
 // DeepSeek-R1-Distill-Qwen-1.5B: hidden 1536, feed-forward 8960, 12 and 2 heads.
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
@@ -124,9 +119,9 @@ RESIDUAL(8960, 3, 2, 4, 6, 2, 6, 1, 4)
 STREAM(swiglu, 1536, 1, 16, 10, 1)
 STREAM(swiglu, 1536, 1, 12, 12, 2)
 STREAM(swiglu, 1536, 1, 12, 12, 4)
-RING_HEAD_OF(1536, 1, 8)
-RING_HEAD_OF(1536, 2, 8)
-RING_HEAD_OF(1536, 4, 6)
+HEAD_OF(1536, 1, 8)
+HEAD_OF(1536, 2, 8)
+HEAD_OF(1536, 4, 6)
 
 // Timed beside them and slower (benchmarks/cuda/rows_times.py variants), so the package has none of them.
 #ifdef TIMED
@@ -149,16 +144,7 @@ PRODUCT(qkv, 1024, 16, 2, 8, registers, 1, 4, 4, 4)
 STREAM(swiglu, 1024, 3, 16, 6, 1)
 STREAM(swiglu, 1024, 3, 16, 6, 2)
 STREAM(swiglu, 1024, 3, 16, 6, 4)
-HEAD_OF(1024, 1)
-HEAD_OF(1024, 2)
-HEAD_OF(1024, 4)
 STREAM(qkv, 2048, 2, 16, 8, 1)
 STREAM(qkv, 2048, 2, 16, 8, 2)
 STREAM(qkv, 2048, 2, 16, 6, 4)
-HEAD_OF(2048, 1)
-HEAD_OF(2048, 2)
-HEAD_OF(2048, 4)
-HEAD_OF(1536, 1)
-HEAD_OF(1536, 2)
-HEAD_OF(1536, 4)
 #endif

@@ -1,6 +1,5 @@
 // The ends of a step of several rows: embedding, the head with each row's largest logit, the step to the next tokens.
 #pragma once
-#include "advance.cuh"
 #include "device.cuh"
 #include "rows_product.cuh"
 
@@ -52,7 +51,7 @@ struct RowsHeadArguments {
   float eps;
 };
 
-constexpr int ROWS_HEAD_WARPS = 9, RING_HEAD_WARPS = 18;  // 18 on each of 132 multiprocessors take 151,936 tokens in four turns
+constexpr int ROWS_HEAD_WARPS = 18;  // 18 on each of 132 multiprocessors take 151,936 tokens in four turns
 
 // The largest logits that a lane has seen of its rows, 8 c + 2 t + e, with their tokens.
 template <int ROW_TILES, int WARPS> struct Candidates {
@@ -115,67 +114,19 @@ template <int ROW_TILES, int WARPS> struct Candidates {
   }
 };
 
-// A warp takes 16 rows of the matrix at a time; they are the one operand as they lie, in the order of k of product.cuh.
-template <int H, int ROW_TILES> __device__ __forceinline__ void rows_head(const RowsHeadArguments &a) {
-  constexpr int R = 8 * ROW_TILES, STEPS = H / 32, AHEAD = ROW_TILES == 1 ? 8 : 4, CHUNKS = STEPS / AHEAD;
-  static_assert(STEPS % AHEAD == 0, "width");
-  extern __shared__ __align__(128) char held[];
+// A warp takes 16 rows of the matrix at a time; they are the one operand as they lie, in the order of k of product.cuh.  They
+// stream through a ring in shared memory as in stream.cuh: a warp asks for whole lines, 4 rows by 64 columns at a time (of half
+// lines memory gave 2 to 4 % less), so that lanes read what others asked for.
+template <int H, int ROW_TILES, int STAGES> __device__ __forceinline__ void rows_head(const RowsHeadArguments &a) {
+  constexpr int R = 8 * ROW_TILES, STEPS = H / 32, PAIRS = H / 64, SLOTS = STAGES / 2;
+  static_assert(H % 64 == 0 && STAGES % 2 == 0, "width");
+  extern __shared__ __align__(128) char held[];  // the rows, then [ROWS_HEAD_WARPS][SLOTS][16][128]
   __shared__ float scales[R];
   bf16 *x = (bf16 *)held;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   const int stride = gridDim.x * ROWS_HEAD_WARPS, tiles = a.vocabulary / 16;
   let_next_start();
   int tile = blockIdx.x * ROWS_HEAD_WARPS + warp;
-  uint4 w[AHEAD][2];
-  auto load = [&](int i, int of_tile, int chunk) {
-    const bf16 *at = a.weights + ((size_t)of_tile * 16 + g) * H + (chunk * AHEAD + i) * 32 + 8 * t;
-    w[i][0] = load_weight(at);
-    w[i][1] = load_weight(at + 8 * H);
-  };
-  if (tile < tiles)
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) load(i, tile, 0);
-  wait_for_previous();
-#pragma unroll 4
-  for (int i = threadIdx.x; i < R * H / 8; i += ROWS_HEAD_WARPS * 32) *(uint4 *)(x + i * 8) = load_activation(a.rows + i * 8);
-  row_scales<H, R, ROWS_HEAD_WARPS>(a.squares, a.square_count, a.eps, scales);
-  __syncthreads();
-  Candidates<ROW_TILES, ROWS_HEAD_WARPS> candidates;
-  candidates.begin(scales);
-  for (; tile < tiles; tile += stride) {
-    float sum[ROW_TILES][4] = {};
-#pragma unroll
-    for (int chunk = 0; chunk < CHUNKS; chunk++)
-#pragma unroll
-      for (int i = 0; i < AHEAD; i++) {
-        const uint4 u = w[i][0], v = w[i][1];
-        const int p = chunk * AHEAD + i;
-#pragma unroll
-        for (int c = 0; c < ROW_TILES; c++) {
-          const uint4 y = *(const uint4 *)(x + (c * STEPS + p) * 256 + lane * 8);
-          multiply_add(sum[c], u.x, v.x, u.y, v.y, y.x, y.y);
-          multiply_add(sum[c], u.z, v.z, u.w, v.w, y.z, y.w);
-        }
-        if (chunk + 1 < CHUNKS) load(i, tile, chunk + 1);
-        else if (tile + stride < tiles) load(i, tile + stride, 0);
-      }
-    candidates.take(sum, tile * 16);
-  }
-  candidates.leave(a);
-}
-
-// The same; the matrix streams through a ring in shared memory as in stream.cuh.  A warp asks for whole lines, 4 rows by 64
-// columns at a time (of half lines memory gave 2 to 4 % less), so that lanes read what others asked for.
-template <int H, int ROW_TILES, int STAGES> __device__ __forceinline__ void ring_head(const RowsHeadArguments &a) {
-  constexpr int R = 8 * ROW_TILES, STEPS = H / 32, PAIRS = H / 64, SLOTS = STAGES / 2;
-  static_assert(H % 64 == 0 && STAGES % 2 == 0, "width");
-  extern __shared__ __align__(128) char held[];  // the rows, then [RING_HEAD_WARPS][SLOTS][16][128]
-  __shared__ float scales[R];
-  bf16 *x = (bf16 *)held;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
-  const int stride = gridDim.x * RING_HEAD_WARPS, tiles = a.vocabulary / 16;
-  let_next_start();
-  int tile = blockIdx.x * RING_HEAD_WARPS + warp;
   // The halves of a line change places in every other row, so that the lanes of a quarter of a warp read from other banks.
   const char *ring = held + R * H * 2 + warp * STAGES * 1024;
   const u32 target = shared_address(ring) + (lane >> 3) * 128 + ((lane & 7) ^ (lane >> 3 & 1) << 2) * 16;
@@ -196,10 +147,10 @@ template <int H, int ROW_TILES, int STAGES> __device__ __forceinline__ void ring
   for (int slot = 0; slot < SLOTS; slot++) ask(slot);
   wait_for_previous();
 #pragma unroll 4
-  for (int i = threadIdx.x; i < R * H / 8; i += RING_HEAD_WARPS * 32) *(uint4 *)(x + i * 8) = load_activation(a.rows + i * 8);
-  row_scales<H, R, RING_HEAD_WARPS>(a.squares, a.square_count, a.eps, scales);
+  for (int i = threadIdx.x; i < R * H / 8; i += ROWS_HEAD_WARPS * 32) *(uint4 *)(x + i * 8) = load_activation(a.rows + i * 8);
+  row_scales<H, R, ROWS_HEAD_WARPS>(a.squares, a.square_count, a.eps, scales);
   __syncthreads();
-  Candidates<ROW_TILES, RING_HEAD_WARPS> candidates;
+  Candidates<ROW_TILES, ROWS_HEAD_WARPS> candidates;
   candidates.begin(scales);
   int slot = 0;
   for (; tile < tiles; tile += stride) {

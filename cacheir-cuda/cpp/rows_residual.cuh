@@ -6,7 +6,7 @@
 // before the wait.  Rows stream beside them, SLOTS steps for the GROUPS warps of a part.  Every block finishes some of the
 // outputs, whose sums the others send.
 #pragma once
-#include "rows_attention.cuh"
+#include "cluster.cuh"
 #include "rows_product.cuh"
 
 template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES>
@@ -50,7 +50,7 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
     barrier_init(shared_address(&arrived), 1);
     expect_bytes(shared_address(&arrived), SPLIT * R * owned * 16);
   }
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // whoever writes to others waits for it
+  arrive_at_cluster();
   __syncthreads();
   if (a.page_bytes) bring_pages(a);
   const bf16 *rows = a.rows + (size_t)from * 512 + lane * 8;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
       for (int i = 0; i < 4; i++)
         sums[(part * R + 8 * c + 2 * t + (i & 1)) * STRIDE + (group * TILES + n) * 16 + 8 * (i >> 1) + g] = sum[n][c][i];
   __syncthreads();
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  wait_for_cluster();
 #pragma unroll
   for (int first = 0; first < R * QUADS; first += THREADS) {
     const int i = first + threadIdx.x, of_row = i / QUADS, of_quad = i % QUADS, to = of_quad / OWN;

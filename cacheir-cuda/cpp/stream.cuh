@@ -144,7 +144,7 @@ __device__ __forceinline__ void stream(const ProductArguments &a) {
     if (finishes) {
       if constexpr (EPILOGUE == Epilogue::head) {
         if (v > best) { best = v; best_id = output; }
-        if (!(v < INFINITY)) { best = INFINITY; best_id = -1; }
+        if (!(v < INFINITY)) { best = INFINITY; best_id = NO_TOKEN; }
       } else if constexpr (EPILOGUE == Epilogue::qkv) {
         ((float *)a.out)[output] = v + bias;
       } else if constexpr (EPILOGUE == Epilogue::swiglu) {

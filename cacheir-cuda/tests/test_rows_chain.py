@@ -174,13 +174,21 @@ def test_every_choice_fits_the_chip(count: int) -> None:
     for width in rows_tiles.HEADS:
         candidates = rows_tiles.HEAD_WARPS * count * 8
         assert rows_tiles.head_shared_bytes(width, count) + candidates + 1024 <= rows_tiles.SHARED_BYTES
-        blocks, threads = rows_tiles.head_blocks(width, count)
-        assert blocks % rows_tiles.MULTIPROCESSORS == 0 and blocks * threads <= 2048 * rows_tiles.MULTIPROCESSORS
+        assert rows_tiles.HEAD_THREADS <= 1024
 
 
 @needs_sources
 def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
+    """And no other, but for those that are compiled with -DTIMED alone."""
     text = (SOURCES / "rows_chain.cu").read_text()
+    kept, _, timed = text.partition("#ifdef TIMED")
+    asked = rows_tiles.all_kernels()
+    assert kernels_of(kept) | {rows_tiles.BEGIN, rows_tiles.ADVANCE} == asked
+    assert kernels_of(timed) and not kernels_of(timed) & asked
+
+
+def kernels_of(text: str) -> set[str]:
+    """The names of the kernels that the macros of ``text`` make."""
 
     def found(macro: str) -> list[list[str]]:
         return [line.split(", ") for line in re.findall(rf"^{macro}\(([^)\n]*)\)$", text, re.MULTILINE)]
@@ -199,13 +207,11 @@ def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
         for heads, kv, name, _, shares, ranks, warps, pieces, ahead, alone, fit in found(macro)
     }
     made |= {f"rows_append_{name}_q{heads}_kv{kv}" for heads, kv, name, _ in found("APPEND")}
-    made |= {f"rows_head_h{width}_c{row_tiles}" for width, row_tiles in found("HEAD_OF")}
-    made |= {f"rows_head_h{width}_c{row_tiles}_s{stages}" for width, row_tiles, stages in found("RING_HEAD_OF")}
-    made |= {
+    made |= {f"rows_head_h{width}_c{row_tiles}_s{stages}" for width, row_tiles, stages in found("HEAD_OF")}
+    return made | {
         f"rows_stream_{kind}_k{columns}_t{together}_w{warps}_s{stages}_c{row_tiles}"
         for kind, columns, together, warps, stages, row_tiles in found("STREAM")
     }
-    assert made | {rows_tiles.BEGIN, rows_tiles.ADVANCE} >= rows_tiles.all_kernels()
 
 
 @needs_sources

@@ -91,7 +91,7 @@ class RowsStep:
         chain, buffers = self._chain, self.buffers
         rows = bucket_of(count)
         return KernelLaunch(
-            rows_tiles.head_kernel(chain.hidden, rows), *rows_tiles.head_blocks(chain.hidden, rows),
+            rows_tiles.head_kernel(chain.hidden, rows), rows_tiles.MULTIPROCESSORS, rows_tiles.HEAD_THREADS,
             rows_tiles.head_shared_bytes(chain.hidden, rows),
             arguments.RowsHead(
                 weights=_at(self._weights.head), rows=_at(buffers.normed), squares=_at(buffers.squares),

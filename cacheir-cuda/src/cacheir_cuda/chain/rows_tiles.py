@@ -12,6 +12,7 @@ BEGIN, ADVANCE = "rows_begin", "rows_advance"
 BEGIN_THREADS = 256
 MULTIPROCESSORS = 132  # of an H200
 HEAD_WARPS = 18  # of a multiprocessor: 151,936 tokens in four turns of 16 each
+HEAD_THREADS = 32 * HEAD_WARPS
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, for its blocks
 SQUARES_AT_ONCE = 64  # parts of a row's sum of squares come in whole numbers of them
 Shape = tuple[str, int, int]  # kind, rows and columns of a matrix
@@ -216,22 +217,13 @@ def rows_tile(shape: Shape, count: int) -> Product | None:
 
 
 def head_kernel(width: int, rows: int) -> str:
-    """The function's name in the cubin."""
-    stages = HEADS[width][rows]
-    return f"rows_head_h{width}_c{rows // 8}" + (f"_s{stages}" if stages else "")
+    """The function's name in the cubin; it runs as ``MULTIPROCESSORS`` blocks of ``HEAD_THREADS``."""
+    return f"rows_head_h{width}_c{rows // 8}_s{HEADS[width][rows]}"
 
 
 def head_shared_bytes(width: int, rows: int) -> int:
     """Dynamic shared memory of a block of the head: the rows and the ring."""
     return rows * width * 2 + HEAD_WARPS * HEADS[width][rows] * 1024
-
-
-def head_blocks(width: int, rows: int) -> tuple[int, int]:
-    """Blocks of the head, and threads of each: two a multiprocessor where the weights wait in registers."""
-    if HEADS[width][rows]:
-        return MULTIPROCESSORS, 32 * HEAD_WARPS
-    twice = 2 * (head_shared_bytes(width, rows) + 4096) <= SHARED_BYTES
-    return MULTIPROCESSORS * (2 if twice else 1), 16 * HEAD_WARPS
 
 
 def all_kernels() -> set[str]:
