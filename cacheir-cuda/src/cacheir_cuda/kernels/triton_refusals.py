@@ -56,8 +56,8 @@ def _why_not_compiled() -> str | None:
     """Why Triton could not compile a kernel on its first use, which is in a request; None where it could."""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "Triton finds no C compiler: install gcc, or name one in CC"
-    home = Path(os.environ.get("TRITON_HOME") or Path.home(), ".triton", "cache")
-    cache = Path(os.environ.get("TRITON_CACHE_DIR") or home)
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")  # as Triton has it; Path.home() may raise
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
     there = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         return f"Triton cannot write to its cache {cache}: name another folder in TRITON_CACHE_DIR"
