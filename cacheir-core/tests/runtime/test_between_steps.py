@@ -82,28 +82,50 @@ class GaveUp(Exception):
     """A client's sink does."""
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_a_sink_that_gives_up_takes_no_token_from_others_nor_their_order(fake, number):
-    """It raises at the first token, or at those that the executor brought running ahead; the step raises it."""
-    executor = fake.OverlappingExecutor(groups=1)
+@pytest.mark.parametrize("run_ahead", [False, True])
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("number", [0, 3, 19])
+def test_a_sink_that_gives_up_costs_nobody_a_token_nor_the_order_of_them(fake, number, overlaps, run_ahead):
+    """It raises at the first token, at one between, which may be of several that were computed ahead, or at the last;
+
+    who shares its computation, and who has his own, are told as if it had not. The step raises it once it is done.
+    """
+    executor = (fake.OverlappingExecutor if overlaps else fake.FakeExecutor)(groups=1, run_ahead=run_ahead)
     model = fake.open_fake(executor)
     model.runner.engine_step_seconds = 1e-3  # so that the second step runs ahead
-    running, first, second, raised = Engine(model, LIMITS), [], [], []
+    running, raised = Engine(model, LIMITS), []
+    told: dict[str, list] = {"first": [], "twin": [], "second": []}
 
     def sink(event):
-        first.append(event)
-        if not raised and len(ids_of(first)) > number:
+        told["first"].append(event)
+        if not raised and len(ids_of(told["first"])) > number:
             raised.append(event)
             raise GaveUp
 
     running.submit(job(model, "first", range(5), 20), sink)
-    running.submit(job(model, "second", range(5, 9), 20), second.append)
+    running.submit(job(model, "twin", range(5), 20), told["twin"].append)
+    running.submit(job(model, "second", range(5, 9), 20), told["second"].append)
     with pytest.raises(GaveUp):
         running.run()
     running.run()
-    assert executor.ahead_calls and len(raised) == 1
-    for events, prompt in ((first, range(5)), (second, range(5, 9))):
-        assert ids_of(events) == fake.expected(executor, prompt, 20)
+    assert bool(executor.ahead_calls) is run_ahead and len(raised) == 1
+    for name, events in told.items():
+        assert ids_of(events) == fake.expected(executor, range(5, 9) if name == "second" else range(5), 20)
+        assert [event.outcome for event in events if event.outcome] == ["length"] and events[-1].outcome
+    check_pages(running)
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+def test_who_is_cancelled_while_others_are_told_is_told_first_what_came_before(fake, run_ahead):
+    executor = fake.OverlappingExecutor(groups=1, run_ahead=run_ahead)
+    model = fake.open_fake(executor)
+    model.runner.engine_step_seconds = 1e-3
+    running, second = Engine(model, LIMITS), []
+    running.submit(job(model, "first", range(5), 20), lambda event: running.cancel("second"))
+    running.submit(job(model, "second", range(5, 9), 20), second.append)
+    running.run()
+    assert bool(executor.ahead_calls) is run_ahead
+    assert ids_of(second) == fake.expected(executor, range(5, 9), 1) and second[-1].outcome == "cancelled"
     check_pages(running)
 
 

@@ -163,7 +163,7 @@ def test_sinks_that_give_up_keep_nobody_from_being_told_the_end(fake, capsys):
         thread.submit_all([*jobs, (job(model, "last", [5, 9], 90), listener)])
         assert listener.ended.wait(20)
     assert listener.events[-1].outcome == "cancelled" and isinstance(thread.failure, ZeroDivisionError)
-    assert len(refused) == 4 and all(isinstance(error, UsageError) for error in refused)
+    assert len(refused) == 6 and all(isinstance(error, UsageError) for error in refused)
     assert capsys.readouterr().err.count("ZeroDivisionError: the client gives up") == 2
     fake.assert_nothing_leaks(model)
 

@@ -46,6 +46,8 @@ class Engine:
 
     Where the executor overlaps (``Capabilities.overlaps``), what a step brought is told, and the step after next is
     planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``.
+
+    What a sink raises is raised at the end of that ``step``, ``tell`` or ``close``, once everybody else was told.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Engine:
         # Of the last decode step, by which run_ahead is bounded; before the first what an engine before this one saw.
         self._step_seconds = model.runner.engine_step_seconds
         self._arrivals = 0
+        self._faults: list[Exception] = []  # of sinks
         self._shares = share_duplicates
         self.recorder = Recorder(record)
         exact = capabilities.determinism == "bit"
@@ -134,7 +137,10 @@ class Engine:
 
         def telling(event: Event) -> None:
             self.recorder.told(event)
-            sink(event)
+            try:
+                sink(event)
+            except Exception as error:  # noqa: BLE001  it must cost no other client a token, nor an end
+                self._faults.append(error)
 
         listener = Listener(job=job, sink=telling, arrived=self._clock())
         twin = state.by_key.get(job.duplicate_key) if job.duplicate_key is not None else None
@@ -156,7 +162,12 @@ class Engine:
             return apply_step.cancel(self.state, job_id, self._clock())
 
     def step(self) -> bool:
-        """One step for all that run; False where there was nothing to do."""
+        """One step for all that run; False where there was nothing to do. Ends with what a sink raised, if one did."""
+        moved = self._step()
+        self._raise_fault()
+        return moved
+
+    def _step(self) -> bool:
         state, now = self.state, self._clock()
         with self._model.runner.lock:
             self._model.runner.check_open()
@@ -186,6 +197,7 @@ class Engine:
     def tell(self) -> None:
         """Tells clients what the last step brought, where that waits for the next one (``Capabilities.overlaps``)."""
         self.state.outbox.flush()
+        self._raise_fault()
 
     def run(self) -> None:
         """Steps until nothing runs and nothing waits."""
@@ -206,19 +218,18 @@ class Engine:
         return dict(count()) if count is not None else {}
 
     def close(self) -> None:
-        """Ends all jobs with ``cancelled`` and gives every page back, those of the prefix index too.
-
-        What a sink raises keeps no other client from being told; the first such error is raised at the end.
-        """
-        state, now = self.state, self._clock()
+        """Ends all jobs with ``cancelled`` and gives every page back, those of the prefix index too."""
         with self._model.runner.lock:
-            state.outbox.holds = True
-            for entry in (*state.running, *state.waiting):
-                apply_step.end(state, entry, "cancelled", now)
-            faults = state.outbox.flush_all()
-            state.outbox.holds = False
-            state.index.clear()
+            for job_id in list(self.state.by_job):
+                apply_step.cancel(self.state, job_id, self._clock())
+            self.state.outbox.flush()
+            self.state.index.clear()
             self.store.close()
+        self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        """What a client's sink raised first, now that everybody was told and every token is applied."""
+        faults, self._faults = self._faults, []
         if faults:
             raise faults[0]
 
@@ -288,24 +299,22 @@ class Engine:
         tokens: list[list[int]] = [[] for _ in step.rows]
         errors: dict[int, str] = {}
         portion = max(1, min(APPLY_STEPS, int(APPLY_SECONDS / max(self._step_seconds, 1e-9))))
-        steps, due, telling = 0, min(portion, plan.ahead // 2), False
+        steps, due = 0, min(portion, plan.ahead // 2)
 
         def sink(rows: Sequence[RowOutput]) -> bool:
-            nonlocal steps, due, telling
+            nonlocal steps, due
             for result in rows:
                 if result.error is not None:
                     errors.setdefault(result.slot, result.error)
                 elif result.token is not None and result.slot not in errors:
                     tokens[result.slot].append(result.token)
             steps += 1
-            telling = True
             if steps == 1:  # said only now: while the device is at work, not before it is
                 self.state.outbox.flush()
             if steps >= due:
                 self._take_ahead(plan, tokens)
                 due = steps + max(1, min(portion, (plan.ahead - steps) // 2))
-            telling = False
-            return not self.state.running or self.wanted()
+            return not self.state.running or bool(self._faults) or self.wanted()
 
         self.state.outbox.holds = False
         began, most = self._clock(), self._ahead_seconds()
@@ -316,11 +325,9 @@ class Engine:
                 raise
             self.refused_ahead, self._runs_ahead = str(refusal), False
             return False
-        except Exception:  # whoever is at fault shows in a step of its own
+        except Exception:  # noqa: BLE001  whoever is at fault shows in a step of its own
             if not steps:
                 return False
-            if telling:  # it is a client's, and goes where those of a step go
-                raise
         self._take_ahead(plan, tokens)
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1

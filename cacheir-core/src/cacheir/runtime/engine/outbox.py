@@ -36,13 +36,3 @@ class Outbox:
                 call(*values, **named)
         finally:
             self._flushing = False
-
-    def flush_all(self) -> list[Exception]:
-        """As ``flush``, to the last call whatever one of them raises, which is given back."""
-        faults: list[Exception] = []
-        while self._calls and not self._flushing:
-            try:
-                self.flush()
-            except Exception as error:  # noqa: BLE001  raised by whoever asked, once all are told
-                faults.append(error)
-        return faults
