@@ -211,10 +211,7 @@ def ends(bench: Bench) -> None:
     chain, buffers = bench.chain, bench.buffers
     embedding, head = (bench.tensors[name].float() for name in (chain.embedding, chain.head))
     first, final = (bench.tensors[name].float() for name in (chain.layers[0].norm, chain.final_norm))
-    ring = rows_tiles.HEADS[chain.hidden]
-    heads = [(rows, stages) for stages in (dict.fromkeys(rows_tiles.BUCKETS, 0), ring) for rows in (2, 8, 16, 32)]
-    for rows, stages in heads:
-        rows_tiles.HEADS[chain.hidden] = stages
+    for rows in (2, 8, 16, 32):
         inputs = bench.inputs(([15, 16, 30, 31] * 8)[:rows])
         bench.launch([bench.step.begin(inputs)])
         x = embedding[inputs.tokens.long()]

@@ -6,6 +6,7 @@ and of a token), ``dtype NAME``, ``kv NAME``, ``invariant`` (bits, and what they
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.executor import ExecutorOptions
 from cacheir.runtime.sampling import SamplingParams
+from cacheir_cuda.options import PAGED_DECODE_VARIABLE
 from cacheir_cuda.runtime import CudaRuntime
 from cacheir_importers.tiny import write_tiny
 from cacheir_importers.tiny_config import TinyShape
@@ -75,9 +77,12 @@ def logits(runtime: CudaRuntime, prompt: list[int]) -> np.ndarray:
 
 def row(folder: Path, **options: Any) -> dict[str, Any]:
     """Error beside float32, and milliseconds of a prompt's first token and of each further one."""
+    experiment = os.environ.pop(PAGED_DECODE_VARIABLE, None)  # its kernel reads pages of 16 bits alone
     with opened(folder, cuda_dtype="float32", kv_dtype="f32", blocks=False, decode_chain=False) as exact:
         prompt = prompt_of(exact, 700)
         expected = logits(exact, prompt)
+    if experiment is not None:
+        os.environ[PAGED_DECODE_VARIABLE] = experiment
     with opened(folder, **options) as runtime:
         found = logits(runtime, prompt)
         first, further = [], []
