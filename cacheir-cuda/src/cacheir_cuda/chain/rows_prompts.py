@@ -15,6 +15,7 @@ from cacheir.runtime.row_outputs import token_output
 from cacheir.runtime.slots import Slots
 from cacheir_cuda.chain import rows_tiles
 from cacheir_cuda.chain.driver_calls import Graph
+from cacheir_cuda.chain.early_reads import checked
 from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import KernelLaunch
 from cacheir_cuda.chain.prompt_inputs import PromptInputs, PromptPositions
@@ -26,7 +27,7 @@ from cacheir_cuda.under_way import UnderWay
 class RowsPrompts:
     """Steps of prompts of up to 32 tokens together, filled up to 8, 16 or 32 of them and to a power of two of rows.
 
-    A graph is recorded when a step first needs it: 18 at most.
+    A graph is recorded when a step first needs it: 15 at most.
     """
 
     def __init__(self, step: RowsStep, module: KernelModule, positions: PromptPositions, device: torch.device) -> None:
@@ -72,7 +73,7 @@ class RowsPrompts:
             inputs = PromptInputs(count, sequences, self._positions, self._device)
             ring = torch.zeros(count, dtype=torch.int32)
             ring = ring.pin_memory() if self._device.type == "cuda" else ring
-            graph = self._module.record(self._launches(inputs, ring), inputs.copy)
+            graph = self._module.record(checked(self._launches(inputs, ring)), inputs.copy)
             self._recorded[count, sequences] = _Recorded(inputs, ring.numpy(), graph)
             self.captures += 1
         return self._recorded[count, sequences]

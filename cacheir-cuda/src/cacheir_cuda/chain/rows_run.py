@@ -15,6 +15,7 @@ from cacheir.runtime.executor import Row, Sink
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain.driver_calls import Graph
+from cacheir_cuda.chain.early_reads import checked
 from cacheir_cuda.chain.kernel_module import KernelModule
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
 from cacheir_cuda.chain.prompt_inputs import PromptPositions
@@ -148,7 +149,7 @@ class RowsChain:
                 launches.append(self._step.head(recorded.count))
                 produced = recorded.inputs.tensors["produced"]
                 launches.append(self._step.advance(recorded.rows, recorded.tokens, produced, number, steps))
-            recorded.graphs[steps] = self._module.record(launches)
+            recorded.graphs[steps] = self._module.record(checked(launches))
             self._captures += 1
         return recorded.graphs[steps]
 

@@ -15,6 +15,7 @@ from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain import tiles
 from cacheir_cuda.chain.cubins import FOLDER, load_cubin, other_folders
 from cacheir_cuda.chain.driver_calls import Driver, Graph
+from cacheir_cuda.chain.early_reads import checked
 from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
@@ -89,7 +90,7 @@ class DecodeChain:
         if steps not in self._graphs:
             assert self._step is not None, "open comes first"
             stream = torch.cuda.Stream(self._device).cuda_stream  # type: ignore[no-untyped-call]
-            launches = [launch for number in range(steps) for launch in self._step.step(number, steps)]
+            launches = checked([launch for number in range(steps) for launch in self._step.step(number, steps)])
             for launch in launches:
                 self._function(launch)
             self._driver.begin_capture(stream)
