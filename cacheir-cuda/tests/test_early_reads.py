@@ -116,7 +116,7 @@ def broken(launches: Sequence[KernelLaunch], reader: int, field: str, writer: in
 def test_what_is_read_too_early_is_named(chain: Chain) -> None:
     with pytest.raises(BackendError, match=r"kernel 3 of a graph, .* reads gain before it waits, which kernel 0, "):
         checked(broken(one_row(chain, 1), 3, "gain", 0, "out"))
-    with pytest.raises(BackendError, match=r"kernel 4 of a graph, .* reads positions before it waits, which kernel 2, "):
+    with pytest.raises(BackendError, match=r"kernel 4 of a graph, .* reads positions before it waits, which kernel 2"):
         checked(broken(several_rows(chain, 8, 1), 4, "positions", 2, "next"))
     twice = [*one_row(chain, 1), *one_row(chain, 1)]
     twice[22].arguments.state = twice[21].arguments.state  # a step behind the one that moved the state on
