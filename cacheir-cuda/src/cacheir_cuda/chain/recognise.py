@@ -203,7 +203,8 @@ def _projection(part: Node, shapes: _Shapes, turned: bool) -> tuple[str, Node]:
         _require(turn.attrs["layout"] == "half", f"q and k are turned in the layout {turn.attrs['layout']!r}")
         table = _is(turn.inputs[1], "rope_table")
         attrs = tuple(sorted(table.attrs.items()))
-        _require(table.attrs["dims"] == tiles.HEAD_DIM, "only a part of a head is turned")
+        dims = table.attrs["dims"]
+        _require(dims == tiles.HEAD_DIM, f"{dims} dimensions of a head are turned, and the kernels turn {tiles.HEAD_DIM}")
         _agree(shapes, "turn", attrs)
         part = turn.inputs[0]
         if part.op == "rms_norm":
