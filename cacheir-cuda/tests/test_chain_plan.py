@@ -88,7 +88,7 @@ def test_the_chain_of_each_shape(
         ({"layers": (replace(QWEN3_06B, qk_norm=False),) * 4}, "no attention kernel .* 16 and 8 heads, not"),
         ({"layers": (replace(QWEN3_06B, output_bias=True),) * 4}, "output projection has a bias"),
         ({"layers": (replace(QWEN3_06B, rope=replace(ROPE, layout="interleaved")),) * 4}, "interleaved"),
-        ({"layers": (replace(QWEN3_06B, head_dim=64, rope=RopeSpec(theta=1e4, dims=64)),) * 4}, "64 dimensions of a head are turned"),
+        ({"layers": (replace(QWEN3_06B, head_dim=64, rope=RopeSpec(theta=1e4, dims=64)),) * 4}, "64 dimensions"),
         ({"logit_softcap": 30.0}, "where the chain has head_argmax"),
         ({"options": {"kernels": {"linear": "cuda.torch.linear"}}}, "--kernel chose how linear runs"),
     ],

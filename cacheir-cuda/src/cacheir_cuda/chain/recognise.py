@@ -204,7 +204,7 @@ def _projection(part: Node, shapes: _Shapes, turned: bool) -> tuple[str, Node]:
         table = _is(turn.inputs[1], "rope_table")
         attrs = tuple(sorted(table.attrs.items()))
         dims = table.attrs["dims"]
-        _require(dims == tiles.HEAD_DIM, f"{dims} dimensions of a head are turned, and the kernels turn {tiles.HEAD_DIM}")
+        _require(dims == tiles.HEAD_DIM, f"{dims} dimensions of a head are turned, not {tiles.HEAD_DIM}")
         _agree(shapes, "turn", attrs)
         part = turn.inputs[0]
         if part.op == "rms_norm":
