@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,12 @@ class Bench:
         kind = KVType(self.layers, shape.kv_heads, shape.head_dim, "bf16")
         self.pool = Pool(kind, range(self.layers), pages, PAGE_TOKENS, DEVICE)
         self.buffers = RowsBuffers(self.chain, DEVICE, MAX_SEQ)
-        self.step = RowsStep(self.chain, ChainWeights(self.chain, Weights(self.tensors)), self.buffers, self.pool)
+        self.weights = ChainWeights(self.chain, Weights(self.tensors))
+
+    @cached_property
+    def step(self) -> RowsStep:
+        """The launches of several rows; only for a shape that ``why_not_rows`` has nothing against."""
+        return RowsStep(self.chain, self.weights, self.buffers, self.pool)
 
     def launch(self, launches: Sequence[KernelLaunch], stream: int | None = None) -> None:
         on = torch.cuda.current_stream().cuda_stream if stream is None else stream
@@ -134,7 +140,7 @@ def chain_of(family: str, shape: Any, layers: int) -> Chain:
         normed = family == "qwen3"
         return ChainLayer(
             number=number, norm=f"{at}.input_layernorm.weight", qkv=(f"{q}.weight", f"{k}.weight", f"{v}.weight"),
-            biases=() if normed else (f"{q}.bias", f"{k}.bias", f"{v}.bias"),
+            biases=(f"{q}.bias", f"{k}.bias", f"{v}.bias") if family == "qwen2" else (),
             q_norm=f"{at}.self_attn.q_norm.weight" if normed else "",
             k_norm=f"{at}.self_attn.k_norm.weight" if normed else "", output=f"{at}.self_attn.o_proj.weight",
             feed_forward_norm=f"{at}.post_attention_layernorm.weight",

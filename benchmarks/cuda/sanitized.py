@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def answers(runtime: CudaRuntime, count: int, vocabulary: int, temperature: floa
 
 def main() -> None:
     """The part that is named; prints how many tokens came, and which kernels ran."""
-    part = sys.argv[1]
+    part, began = sys.argv[1], time.perf_counter()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         if part in SHAPES:
@@ -64,6 +65,7 @@ def main() -> None:
                 for temperature in (0.0, 0.8) if part in OPTIONS else (0.0,):
                     made = answers(runtime, count, spec.vocab_size, temperature)
                     assert [len(tokens) for tokens in made] == [TOKENS] * count, made
+                    print(f"[{time.perf_counter() - began:.0f} s] {count} rows, temperature {temperature}", flush=True)
             refused = [name for name in runtime.counters() if name.startswith("decode_chain_refused")]
             assert part in OPTIONS or not refused, refused
             print(part, "tokens came;", {name: n for name, n in runtime.counters().items() if n})
