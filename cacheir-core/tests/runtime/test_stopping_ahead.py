@@ -132,3 +132,28 @@ def test_tokens_of_slow_steps_are_told_in_small_portions(fake, step, most):
     assert max(gaps) == most
     assert ids_of([event for _, event in told]) == fake.expected(executor, [1, 2, 3], 200)
     engine.close()
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_session_gives_way_after_50_ms_where_somebody_waits(fake, monkeypatch, stops, awaited):
+    """Alone it runs ahead for 150 ms where the executor stops when it is asked to, else for 50."""
+    now = [0.0]
+    for module in ("runner", "answer_clock"):
+        monkeypatch.setattr(f"cacheir.runtime.{module}.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    executor = fake.FakeExecutor()
+    executor._capabilities = replace(executor._capabilities, stops_ahead=stops)
+    model = fake.open_fake(executor, max_seq=512)
+    executor.fault = lambda step, row: now.__setitem__(0, now[0] + 2.1e-3)
+    lengths = []
+    with fake.session(model, [1, 2, 3]) as session:
+        for piece in session.generate(SamplingParams(max_tokens=200, ignore_eos=True)):
+            if len(lengths) == 1 and awaited:
+                model.runner.lock._waiting.append(None)
+            lengths.append(len(piece.ids))
+        expected = fake.expected(executor, [1, 2, 3], 200)
+        assert list(session.ids[3:]) == expected
+    most = 23 if not stops else 24 if awaited else 71
+    assert max(lengths) == most
+    model.runner.lock._waiting.clear()
+    fake.assert_nothing_leaks(model)

@@ -20,15 +20,23 @@ MAX_AHEAD, MAX_STOPPABLE = 32, 128
 class AnswerClock:
     """Starts when it is made. The first sampled token ends the prefill; each further one is a decode step.
 
-    ``step_seconds`` is what a decode step took in an answer before this one, 0 where there was none.
+    ``step_seconds`` is what a decode step took in an answer before this one, 0 where there was none; ``ahead_seconds``
+    is how long a call of ``run_ahead`` may last, and ``most_ahead`` how many steps it may have.
     """
 
     def __init__(
-        self, *, prompt_tokens: int, cached_tokens: int, most_ahead: int = MAX_AHEAD, step_seconds: float = 0.0
+        self,
+        *,
+        prompt_tokens: int,
+        cached_tokens: int,
+        most_ahead: int = MAX_AHEAD,
+        step_seconds: float = 0.0,
+        ahead_seconds: float = AHEAD_SECONDS,
     ) -> None:
         self._prompt_tokens = prompt_tokens
         self._cached_tokens = cached_tokens
         self._most_ahead = most_ahead
+        self._ahead_seconds = ahead_seconds
         self._expected = step_seconds
         self._began = time.perf_counter()
         self._first = 0.0
@@ -49,14 +57,14 @@ class AnswerClock:
         self._discarded += sampled - used
 
     def steps_ahead(self, remaining: int) -> int:
-        """Decode steps that fit into ``AHEAD_SECONDS`` by the slower of the last two steps (``step_seconds``).
+        """Decode steps that fit into one call by the slower of the last two steps (``step_seconds``).
 
         1 where no step was timed yet, and for the prompt's.
         """
         slowest = self.step_seconds
         if self._first == 0.0 or not slowest:
             return 1
-        return max(1, min(remaining, self._most_ahead, int(AHEAD_SECONDS / max(slowest, 1e-9))))
+        return max(1, min(remaining, self._most_ahead, int(self._ahead_seconds / max(slowest, 1e-9))))
 
     @property
     def step_seconds(self) -> float:

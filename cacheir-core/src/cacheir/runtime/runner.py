@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cacheir.errors import UsageError
-from cacheir.runtime.answer_clock import MAX_AHEAD, MAX_STOPPABLE
+from cacheir.runtime.answer_clock import AHEAD_SECONDS, MAX_AHEAD, MAX_STOPPABLE, STOPPABLE_SECONDS
+from cacheir.runtime.awaited_lock import AwaitedLock
 from cacheir.runtime.executor import Executor, Row, RowOutput, Step
 from cacheir.runtime.host_sampling import HostSampler, pick_on_host
 from cacheir.runtime.kv_space import KVSpace
@@ -57,7 +57,8 @@ class Outcome:
 class Runner:
     """The only place that changes sequences and pages of sessions.
 
-    An executor is called by one thread at a time, the one that has ``lock``; the engine takes it for its steps.
+    An executor is called by one thread at a time, the one that has ``lock``; the engine takes it for its steps. Whoever
+    waits for it has it after ``AHEAD_SECONDS`` at most, where the executor stops ahead and runs may be longer.
 
     ``mask`` is the packed vocabulary mask u32 [ceil(V / 32)] that every token is held to, None for all ids. A greedy
     row goes without it, so that it stays on the greedy head and may run ahead: what wins among all ids wins among some,
@@ -82,11 +83,12 @@ class Runner:
         self.refused_ahead = ""  # the executor's reason, once it would not run ahead
         self.mask = mask
         self.switches = tuple(rotation_switches)
-        self.lock = threading.RLock()
+        self.lock = AwaitedLock()
         self._executor = executor
         self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
         self._may_run_ahead = capabilities.run_ahead and self._samples
         self.most_ahead = MAX_STOPPABLE if capabilities.stops_ahead else MAX_AHEAD
+        self.ahead_seconds = STOPPABLE_SECONDS if capabilities.stops_ahead else AHEAD_SECONDS  # of one call
         self.step_seconds = 0.0  # of a decode step in the last answer of a session
         self.engine_step_seconds = 0.0  # of the last decode step of an engine, which the next engine expects
         self._closed = False
@@ -207,7 +209,8 @@ class Runner:
 
     def _run_ahead(self, step: Step, n: int, outcomes: Sequence[Outcome]) -> bool:
         """Whether the executor took ``step`` for ``n`` steps; its reason is kept where it did not."""
-        last, going = time.perf_counter(), len(step.rows)
+        last = began = time.perf_counter()
+        going = len(step.rows)
         ends = [frozenset(row.sampling.stop_ids if row.sampling else ()) for row in step.rows]
 
         def sink(rows: Sequence[RowOutput]) -> bool:
@@ -224,7 +227,7 @@ class Runner:
                     outcome.fed += 1
                     going -= result.token in ends[result.slot]
             last = now
-            return going <= 0
+            return going <= 0 or (now - began > AHEAD_SECONDS and self.lock.awaited)
 
         try:
             self._executor.run_ahead(step, n, sink)

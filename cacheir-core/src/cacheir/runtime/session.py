@@ -176,6 +176,7 @@ class Session:
             cached_tokens=sequence.cached,
             most_ahead=model.runner.most_ahead,
             step_seconds=model.runner.step_seconds,
+            ahead_seconds=model.runner.ahead_seconds,
         )
         answer = Answer(model.tokenizer, sampling, at_start=model.encoder.at_start(sequence.ids))
         self._answering = True
