@@ -1,9 +1,11 @@
-"""CacheIR beside another engine on one GPU, sample by sample in turn: python beside.py OUT.json MODEL NAME COMMAND...
+"""CacheIR beside another engine on one GPU, round by round in turn: python beside.py OUT.json MODEL NAME COMMAND...
 
 The other engine is a process of its own (COMMAND). It writes a line of JSON once it is ready, and answers each line
 ``{"prompts": [[id, ...], ...], "output": n}`` by ``{"seconds": s, "tokens": [[id, ...], ...]}``: the wall clock around
 one call, greedy, exactly n tokens for each prompt. Where the line has ``"busy": true`` it runs under a profiler and
 answers with ``"busy": {"seconds": s, "kernels": n}`` besides. Both get the same prompts, new ones in each round.
+A round is one sample of each cell by the other engine, then one of each by ours; either turn begins with an answer that
+is not counted, since the engine before it had the host's caches and the device's context.
 
 BESIDE_STAGES says what is measured, in this order, "singles;128x128x128;busy;judged" for example: cells as batch x
 prompt x output ("singles" for the twelve of one prompt, nothing for a stage of the others), the busy time of every
@@ -17,9 +19,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,7 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.sampling import SamplingParams
 
+Run = Callable[[list[list[int]], int], tuple[float, list[list[int]]]]  # prompts, tokens of an answer: seconds, answers
 Cell = tuple[int, int, int]  # batch, tokens of a prompt, tokens of an answer
 SINGLES: list[Cell] = [(1, prompt, output) for prompt in (16, 512, 2048) for output in (1, 8, 32, 128)]
 STAGES = os.environ.get("BESIDE_STAGES", "singles;8x128x128,32x128x128,128x128x128;busy;judged").split(";")
@@ -115,19 +120,24 @@ class Beside:
         for number in range(WARM_UPS + ROUNDS if cells else 0):
             if time.time() > UNTIL:
                 break
-            for (batch, length, output), row in zip(cells, rows):
-                prompts = self.fresh(batch, length)
-                theirs, tokens = self.peer.run(prompts, output)
-                ours, mine = run_ours(self.runtime, prompts, output)
-                assert all(len(one) == output for one in (*tokens, *mine)), "an answer has another length"
+            asked = [self.fresh(batch, length) for batch, length, _ in cells]
+            theirs = self.turn(cells, asked, self.peer.run)
+            ours = self.turn(cells, asked, lambda prompts, output: run_ours(self.runtime, prompts, output))
+            for row, prompts, (seconds, tokens), (taken, mine) in zip(rows, asked, theirs, ours):
+                assert all(len(one) == row["output"] for one in (*tokens, *mine)), "an answer has another length"
                 if number >= WARM_UPS:
-                    row["peer_s"].append(round(theirs, 7))
-                    row["ours_s"].append(round(ours, 7))
+                    row["peer_s"].append(round(seconds, 7))
+                    row["ours_s"].append(round(taken, 7))
                     row["equal"].append(sum(a == b for x, y in zip(mine, tokens) for a, b in zip(x, y)))
                     self.partings += [found for found in map(parting, prompts, mine, tokens) if found]
             self.made["telemetry"].append(telemetry())
             self.made["counters"] = dict(self.runtime.counters())
             self.keep()
+
+    def turn(self, cells: list[Cell], asked: list[list[list[int]]], run: Run) -> list[tuple[float, list[list[int]]]]:
+        """One sample of each cell by one engine, behind an answer that is not counted."""
+        run(self.fresh(1, 16), 2)
+        return [run(prompts, output) for prompts, (_, _, output) in zip(asked, cells)]
 
     def busy(self, most: int) -> None:
         """How long the device was busy in one run of each cell of up to ``most`` prompts, of either engine; once."""
@@ -160,6 +170,7 @@ class Beside:
 def main() -> None:
     """Every stage in its turn."""
     gc.set_threshold(200_000)  # as the command cacheir sets it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the other engine, which may stand still, ends too
     out, model, name, command = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
     turns = Turns(os.environ.get("BESIDE_TURN", ""), float(os.environ.get("BESIDE_READY", "inf")))
     peer = Peer(command)
@@ -173,13 +184,16 @@ def main() -> None:
             peer.wait_until_ready()
             made["peer_said"] = peer.said
             print(f"{name} is ready", json.dumps(peer.said)[:200], telemetry(), flush=True)
+            peer.stand_still()
             turns.ready()
             for number, stage in enumerate(stage for stage in STAGES if stage != "judged"):
                 turns.begin(number)
+                peer.go_on()
                 if stage in ("busy", "busy1"):
                     both.busy(1 if stage == "busy1" else 10**6)
                 else:
                     both.measure(cells_of(stage))
+                peer.stand_still()
                 turns.end(number)
             peer.close()
             if "judged" in STAGES and time.time() < LAST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from typing import Any
 
@@ -29,9 +30,18 @@ class Peer:
         found: dict[str, float] | None = answer.get("busy")
         return found
 
+    def stand_still(self) -> None:
+        """Stop its process, threads and all, while another engine is measured."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo ``stand_still``."""
+        self._process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         """End it by closing its input, then wait."""
         assert self._process.stdin is not None
+        self.go_on()
         self._process.stdin.close()
         try:
             self._process.wait(10)

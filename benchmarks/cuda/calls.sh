@@ -1,7 +1,8 @@
 #!/bin/sh
-# The calls that measure what report.md asks for: calls.sh vllm|times|checks, in this order while the machine is warm. plan.md
-# says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one archive per call; each part has a
-# limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression), PACK what vLLM is unpacked from.
+# The calls that measure what report.md asks for: calls.sh times|vllm|answers|kernels|sanitizer|suite, one after the other
+# while the machine is warm. plan.md says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one
+# archive per call; each part has a limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression),
+# PACK what vLLM is unpacked from, VLLM_MODELS which models are measured beside it, VLLM_STAGES what of the small ones.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export PYTHONPATH="cacheir-core/src:cacheir-cpu/src:cacheir-importers/src:cacheir-cuda/src:benchmarks/cuda"
@@ -64,7 +65,7 @@ until_there() { until [ -e "$2" ] || [ $(($(date +%s) - began)) -gt "$1" ]; do s
 # No round begins after LAST_ROUND, no busy time after LAST_BUSY, and all is over at LAST, in seconds since the beginning.
 beside() {
   until_there 120 "$SCRATCH/vllm_site/unpacked" && until_there 120 "$CACHEIR_MODELS/$2"
-  BESIDE_TURN="$made/turn:$1:5" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + ${LAST_ROUND:-475})) \
+  BESIDE_TURN="$made/turn:$1:$count" BESIDE_STAGES=$5 BESIDE_READY=$((began + 200)) BESIDE_UNTIL=$((began + ${LAST_ROUND:-475})) \
     BESIDE_LAST=$((began + ${LAST_BUSY:-530})) OMP_NUM_THREADS=4 timeout -k 3 $((${LAST:-550} + began - $(date +%s))) \
     python3 benchmarks/cuda/beside.py "$made/beside_vllm-in-process_$2.json" "$CACHEIR_MODELS/$2" vllm-in-process \
     env -u PYTHONPATH -u OMP_NUM_THREADS PYTHONPATH="$SCRATCH/vllm_site" VLLM_ENABLE_V1_MULTIPROCESSING=0 \
@@ -79,9 +80,12 @@ beside() {
 archive() { tar czf "$OUT/call_$call.tgz.part" -C "$made" . && mv "$OUT/call_$call.tgz.part" "$OUT/call_$call.tgz"; }
 
 case $call in
-vllm) # 550 s: five engines of vLLM start together; then one model after the other, sample by sample in turn
-  (python3 "$PACK/unpack_vllm.py" "$PACK" "$SCRATCH/vllm_site" >"$made/unpack.txt" 2>&1 && touch "$SCRATCH/vllm_site/unpacked") &
-  all_models
+vllm) # 550 s for all: the engines of vLLM start together; then one model after the other, round by round in turn
+  [ -e "$SCRATCH/vllm_site/unpacked" ] ||
+    (python3 "$PACK/unpack_vllm.py" "$PACK" "$SCRATCH/vllm_site" >"$made/unpack.txt" 2>&1 && touch "$SCRATCH/vllm_site/unpacked") &
+  wanted=${VLLM_MODELS:-$SMALL $LARGE}
+  count=$(echo "$wanted" | wc -w)
+  for name in $wanted; do models "$name" & done
   (
     until_there 120 "$SCRATCH/vllm_site/unpacked"
     part 75 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 OMP_NUM_THREADS=2 \
@@ -91,17 +95,25 @@ vllm) # 550 s: five engines of vLLM start together; then one model after the oth
   ) &
   mkdir -p "$made/turn"
   sizes='"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]}, "max_num_seqs": 256'
-  small="singles;128x128x128;8x128x128,32x128x128;busy1;busy;judged" large="1x512x1,1x512x128;;;busy1"
-  beside 0 qwen3-0.6b 5 "{$sizes}" "$small" &
-  beside 1 qwen3-1.7b 5 "{$sizes}" "$small" &
-  beside 2 r1-distill-1.5b 2 "{$sizes}" "$small" &
-  beside 3 qwen2.5-7b 1 "{$sizes, \"max_num_batched_tokens\": 4096}" "$large" &
-  beside 4 llama-3.1-8b 1 "{$sizes, \"max_num_batched_tokens\": 4096}" "$large" &
+  number=0
+  for name in $wanted; do
+    case $SMALL in
+    *$name*)
+      memory=5 options="{$sizes}" stages=${VLLM_STAGES:-singles;128x128x128;8x128x128,32x128x128;busy1;busy;judged}
+      [ "$name" = r1-distill-1.5b ] && memory=2 # fewer KV heads
+      ;;
+    *) memory=1 options="{$sizes, \"max_num_batched_tokens\": 4096}" stages="1x512x1,1x512x128;;;busy1;" ;;
+    esac
+    beside $number "$name" $memory "$options" "$stages" &
+    number=$((number + 1))
+  done
   for at in 100 200 300 400; do
     (until_there $at "$made/over" && [ ! -e "$made/over" ] && free -g | sed -n 2p && archive) &
   done
-  until_there 560 "$made/turn/left.0" && until_there 560 "$made/turn/left.1" && until_there 560 "$made/turn/left.2"
-  until_there 560 "$made/turn/left.3" && until_there 560 "$made/turn/left.4"
+  while [ $number -gt 0 ]; do
+    number=$((number - 1))
+    until_there 560 "$made/turn/left.$number"
+  done
   touch "$made/over" && wait
   ;;
 times) # 100 s, 25 more where the models are to be made: first and further tokens and batches of five shapes, opened together, measured one after the other
@@ -122,37 +134,47 @@ times) # 100 s, 25 more where the models are to be made: first and further token
   done
   wait
   ;;
-checks) # 190 s: what is right or wrong, all beside each other; then alone: the suite of kernels, tune
-  for name in $LARGE; do rm -rf "${CACHEIR_MODELS:?}/$name"; done # their memory is the processes'
-  models $SMALL
-  say "models made"
+answers) # 100 s, nothing of it a time: companies and bits through the engine, repeats and parity of three models
   export OMP_NUM_THREADS=2
-  part 125 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies bits &
+  part 95 bits python3 benchmarks/cuda/engine_run.py "$made/engine_run_bits.json" bits &
+  part 95 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies &
   for name in $SMALL; do
-    part 110 "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
-    (
-      part 75 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" parity repeats
-      part 60 "rows_chain_$name" python3 benchmarks/cuda/rows_chain.py \
-        cacheir-cuda/src/cacheir_cuda/cubins/rows_chain.sm_90a.cubin "$name" products attention prompt ends step
-    ) &
+    part 95 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" repeats parity &
   done
-  part 115 sanitize nice -n 5 env OUT="$made" SECONDS_EACH=100 sh benchmarks/cuda/next_session.sh sanitize &
-  (
-    part 90 untried python3 benchmarks/cuda/untried.py "$made/untried.json" llama
-    part 30 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" llama \
-      "kernel linear=cuda.triton.matmul"
-  ) &
-  part 110 kit env CACHEIR_TEST_DEVICE=cuda python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -n 4 \
+  models $SMALL
+  for name in $SMALL; do
+    part $((95 + began - $(date +%s))) "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
+  done
+  wait
+  ;;
+kernels) # 100 s, nothing of it a time: kernels of several rows beside float32, every forced kernel, the kit's kernels
+  export OMP_NUM_THREADS=2
+  for name in $SMALL; do
+    part 60 "rows_chain_$name" python3 benchmarks/cuda/rows_chain.py \
+      cacheir-cuda/src/cacheir_cuda/cubins/rows_chain.sm_90a.cubin "$name" ends step products attention prompt &
+  done
+  part 95 untried python3 benchmarks/cuda/untried.py "$made/untried.json" llama &
+  models qwen3-0.6b
+  part 90 untried_0.6b python3 benchmarks/cuda/untried.py "$made/untried_qwen3-0.6b.json" "$CACHEIR_MODELS/qwen3-0.6b" \
+    "dtype float16" default invariant "kv int8" "kv fp8" &
+  part 60 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" llama \
+    "kernel linear=cuda.triton.matmul" &
+  part 95 kit env CACHEIR_TEST_DEVICE=cuda python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -n 9 \
     --import-mode=importlib cacheir-cuda/tests/test_conformance.py -k "Float16 or Kernels" &
   wait
-  archive
+  ;;
+sanitizer) # 100 s: compute-sanitizer on steps of a tiny model, the chains of four shapes, kernels of single ops
+  part 105 sanitize env OUT="$made" SECONDS_EACH=95 sh benchmarks/cuda/next_session.sh sanitize
   cat "$made"/sanitized_*.txt | grep "exit status"
+  ;;
+suite) # 100 s alone on the machine: each kernel's GB/s and TFLOP/s, vLLM's attention too where it is unpacked; then tune
   [ -e "$SCRATCH/vllm_site/unpacked" ] && export PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1
   part 60 suite python3 -m cacheir benchmark --suite cuda-kernels --set seconds=40 --output "$made/cuda_kernels.json"
+  models qwen3-0.6b
   part 40 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --seconds 15 --output "$made/tiles.json"
   ;;
 *)
-  sed -n '2,4p' "$0"
+  sed -n '2,5p' "$0"
   exit 2
   ;;
 esac

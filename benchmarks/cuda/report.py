@@ -76,26 +76,22 @@ def main() -> None:
     (HERE / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (HERE / "report.md").write_text(_markdown(figures, report["parity"], report["musts"], report["beside"]))
     (HERE / "beside.md").write_text(_beside_markdown(report["beside"]))
+    newest = list(_newest(report["beside"]))
     single = [
         (f"{made['model']}, prompt {row['prompt']}, output {row['output']} ({made['peer']})", row["ratio"])
-        for made in report["beside"].values()
-        for row in made["rows"]
+        for made, row in newest
         if row["batch"] == 1
     ]
     (HERE / "report_batch_1.svg").write_text(bars("Times as fast as vLLM at batch 1", single, "x", mark=1.0))
     several = [
         (f"{made['model']}, batch {row['batch']} ({made['peer']}): {who}", row[f"{who}_tokens_per_s"])
-        for made in report["beside"].values()
-        for row in made["rows"]
+        for made, row in newest
         if row["batch"] > 1
         for who in ("ours", "peer")
     ]
     (HERE / "report_batches.svg").write_text(bars("Output tokens a second, 128 in and 128 out", several, ""))
     print(f"{len(figures)} figures, {sum(figure.met is False for figure in figures)} missed")
-    met = [row["met"] for row in report["musts"]]
-    print(
-        f"{len(met)} musts and aims: {met.count(True)} met, {met.count(False)} missed, {met.count(None)} not measured"
-    )
+    print("\n".join(report_musts.counts(report["musts"])))
 
 
 def _shapes() -> Iterator[Figure]:
@@ -190,6 +186,15 @@ def _beside(made: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _newest(besides: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each cell beside each peer once, of the newest file that has it: its file's content, and the cell."""
+    made: dict[tuple[Any, ...], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+    for one in sorted(besides.values(), key=lambda one: str(one["measured"])):
+        for row in one["rows"]:
+            made[one["model"], one["peer"], row["batch"], row["prompt"], row["output"]] = one, row
+    yield from made.values()
+
+
 def _headline(besides: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Geometric means over the cells of one prompt, of each model's newest run beside vLLM's better mode."""
     newest: dict[str, Mapping[str, Any]] = {}
@@ -205,7 +210,16 @@ def _headline(besides: Mapping[str, Mapping[str, Any]]) -> list[str]:
             f"{made['version']} by the wall clock, "
             + (f"{busy:.2f}x its device-busy time" if busy else "its device-busy time not measured")
         )
-    return [*lines, ""] if lines else []
+    return lines
+
+
+def _missed(musts: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each must and aim that is not met, beside those that were not run."""
+    for row in musts:
+        if row["kind"] != "told" and row["state"] == "missed":
+            asked = f"{'at most' if row['most'] else 'at least'} {row['asked']:g} asked"
+            what = row["what"].removesuffix(", aim")
+            yield f"- {row['kind']} missed: {row['model']}, {what}: {row['found']:.3f} {row['unit']}, {asked}"
 
 
 def _markdown(
@@ -216,7 +230,11 @@ def _markdown(
 ) -> str:
     lines = [
         _HEAD,
+        *report_musts.counts(musts),
+        *_missed(musts),
+        "",
         *_headline(besides),
+        "",
         "## Must by must",
         "",
         *report_musts.markdown(musts),

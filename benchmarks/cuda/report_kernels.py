@@ -20,18 +20,26 @@ def markdown(folder: Path) -> list[str]:
 
 
 def _models(folder: Path) -> list[str]:
-    lines = []
+    """Each model and change once: of the newest file in which it ran, or else of the newest that says why not."""
+    found: dict[tuple[str, str], tuple[bool, str, str]] = {}  # (ran, measured, line)
     for path in sorted(folder.glob("untried*.json")):
-        for name, row in json.loads(path.read_text()).items():
+        made = json.loads(path.read_text())
+        model = made.get("model", "tiny")
+        for name, row in made.items():
             if name in _SETTINGS or name.startswith("kernel "):
-                lines.append(f"| {name.removeprefix('kernel ')} | {_whole_model(row, name)} | {path.name} |")
+                line = f"{name.removeprefix('kernel ')} | {_whole_model(row, name)}"
             elif name == "invariant":
-                lines.append(f"| {_company(row)} | {_whole_model(row.get('times', row), name)} | {path.name} |")
+                line = f"{_company(row)} | {_whole_model(row.get('times', row), name)}"
+            else:
+                continue
+            one = "failed" not in row, made.get("measured", ""), f"| {model} | {line} | {path.name} |"
+            found[model, name] = max(found.get((model, name), (False, "", "")), one)
+    lines = [line for _, _, line in found.values()]
     head = [
         "Whole models, logits after chunks and single tokens; errors are parts of the largest logit.",
         "",
-        "| changed | ran | error beside float32 | first token, ms | further token, ms | raw |",
-        "|---" * 6 + "|",
+        "| model | changed | ran | error beside float32 | first token, ms | further token, ms | raw |",
+        "|---" * 7 + "|",
     ]
     return ["", "## One kernel or setting changed", "", *head, *lines] if lines else []
 
@@ -45,7 +53,7 @@ def _company(row: Mapping[str, Any]) -> str:
 
 def _whole_model(row: Mapping[str, Any], name: str) -> str:
     if "failed" in row:
-        return f"not run: {str(row['failed']).replace('|', '/')[:160]} | | |"
+        return f"not run: {str(row['failed']).rpartition('but ')[2].replace('|', '/')[:160]} | | |"
     kernel = name.partition("=")[2]
     ran = "yes" if not kernel or kernel in row["kernels"] else "**chosen by no op**"
     return f"{ran} | {max(row['relative_error']):.1e} | {row['first_ms']:.2f} | {row['further_ms']:.3f}"

@@ -1,4 +1,7 @@
-"""Each must of the issue beside what the raw samples here say of it; what none says is "not measured".
+"""Each must and aim of the issue beside what the raw samples here say of it; what none says is "not measured".
+
+A kernel or adapter whose library could not be had is "not run", with the reason of its refusal. An aim that is missed
+is no must that is missed. The issue's geometric mean is read as that of all 36 cells; those of each model are told.
 
 A figure is taken from the newest of its sources, better or not: each file says when it was ``measured``. Older files,
 which do not, come last, in the order of ``measured``'s readers. A figure of notes.md alone, whose samples were not
@@ -28,6 +31,7 @@ BATCH_TOKENS = {"qwen3-0.6b": (14000, 27500), "qwen3-1.7b": (7000, 18000), "r1-d
 COMPANIES = (
     "batch 1", "batch 4", "batch 8", "batch 16", "chunks of 64", "prefix hits", "forks", "preempted", "spilled",
 )  # fmt: skip
+FLOAT16 = "float16: logits' error beside float32, part of the largest"
 ROWS_PARTS = ("products", "attention", "prompt", "ends", "step")  # of rows_chain.py, as calls.sh asks for them
 CHECKED = [
     f"{tool} {part}"
@@ -62,13 +66,17 @@ NOTED = {  # model and what -> the figure of notes.md whose samples were not kep
     ("tiny", "compute-sanitizer racecheck graphs: exit status"): 0,
 }  # fmt: skip
 # Reasons of a forced kernel that was not run: its library is missing, or its switch was off in that file's run.
-_NOT_RUN = ("is not installed", "unless CACHEIR_", "switches on", "the pages hold f32")
+_MISSING = "is not installed"
+_NOT_RUN = (_MISSING, "unless CACHEIR_", "switches on", "the pages hold f32")
 _CUT = 124  # the exit status of what ran into its time limit: it shows nothing
 
 
 @dataclass(frozen=True)
 class Must:
-    """``asked`` of ``what``; ``most`` says that less is better. ``part`` is the issue's number."""
+    """``asked`` of ``what``; ``most`` says that less is better. ``part`` is the issue's number.
+
+    ``kind`` is must, aim or told: a figure that is part of a must, and is not asked for by itself.
+    """
 
     part: str
     model: str
@@ -76,6 +84,7 @@ class Must:
     asked: float
     unit: str
     most: bool = True
+    kind: str = "must"
 
 
 @dataclass(frozen=True)
@@ -102,15 +111,16 @@ def musts() -> Iterator[Must]:
         for part in ROWS_PARTS:
             yield Must("1", model, f"kernels of several rows beside float32, {part}: wrong", 0, "")
         yield Must("1", model, "logits of chunks beside float32: clear positions wrong", 0, "")
+    yield Must("1", "qwen3-0.6b", FLOAT16, 0.01, "")
     for company in COMPANIES:
         yield Must("1", "qwen3-0.6b", f"{company}: answers that part at a clear place", 0, "")
         yield Must("1", "qwen3-0.6b", f"{company}: bits differ under --batch-invariant", 0, "")
     for model in SMALL:
         yield Must("2", model, "least of 12 cells, times as fast as vLLM", 1.0, "x", most=False)
         yield Must("2", model, "samples of the cell that has fewest", 20, "", most=False)
-        yield Must("2", model, "geometric mean, times as fast as vLLM", 3.0, "x", most=False)
+        yield Must("2", model, "geometric mean, times as fast as vLLM", 3.0, "x", most=False, kind="told")
         yield Must("2", model, "further token at 512", TOKEN_MS[model], "ms")
-        yield Must("2", model, "further token at 512, aim", AIM_MS[model], "ms")
+        yield Must("2", model, "further token at 512, aim", AIM_MS[model], "ms", kind="aim")
         for prompt, asked in zip((16, 2048), FIRST_MS[model]):
             yield Must("2", model, f"first token at {prompt}", asked, "ms")
     yield Must("2", THREE, "geometric mean of 36 cells, times as fast as vLLM", 3.0, "x", most=False)
@@ -129,18 +139,34 @@ def musts() -> Iterator[Must]:
 
 
 def table(folder: Path = HERE) -> list[dict[str, Any]]:
-    """A row for each must: asked, found, met (None where nothing was found), samples, file, and what notes.md has."""
-    found = measured(folder)
+    """A row for each must: asked, found, met (None where nothing was found), samples, file, and what notes.md has.
+
+    ``state`` is met, missed, not run or not measured; ``reason`` says why it was not run.
+    """
+    found, refused = measured(folder), missing_libraries(folder)
     rows = []
     for must in musts():
         one = found.get((must.model, must.what.removesuffix(", aim")))
         met = None if one is None else one.value <= must.asked if must.most else one.value >= must.asked
+        reason, file = (None, one.file) if one else refused.get(must.what, (None, None))
+        state = {True: "met", False: "missed", None: "not run" if reason else "not measured"}[met]
         rows.append({
-            "part": must.part, "model": must.model, "what": must.what, "asked": must.asked, "unit": must.unit,
-            "most": must.most, "found": one.value if one else None, "met": met, "samples": one.samples if one else 0,
-            "file": one.file if one else None, "noted": NOTED.get((must.model, must.what)),
+            "part": must.part, "kind": must.kind, "model": must.model, "what": must.what, "asked": must.asked,
+            "unit": must.unit, "most": must.most, "found": one.value if one else None, "met": met, "state": state,
+            "reason": reason, "samples": one.samples if one else 0, "file": file,
+            "noted": NOTED.get((must.model, must.what)),
         })  # fmt: skip
     return rows
+
+
+def counts(rows: list[dict[str, Any]]) -> list[str]:
+    """How many musts, then how many aims, are in each state: a line each."""
+    lines = []
+    for kind in ("must", "aim"):
+        states = [row["state"] for row in rows if row["kind"] == kind]
+        each = ", ".join(f"{states.count(state)} {state}" for state in ("met", "missed", "not run", "not measured"))
+        lines.append(f"- {len(states)} {kind}s: {each}")
+    return lines
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
@@ -149,14 +175,30 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
     lines += ["|---" * 9 + "|"]
     for row in rows:
         asked = f"{'at most' if row['most'] else 'at least'} {row['asked']:g} {row['unit']}".rstrip()
+        if row["kind"] == "told":
+            asked = f"({asked}, all 36 cells together)"
         found = "**not measured**" if row["found"] is None else f"{_figure(row['found'])} {row['unit']}".rstrip()
-        met = {True: "yes", False: "**no**", None: ""}[row["met"]]
-        noted = "" if row["noted"] is None else f"{row['noted']:g}"
+        if row["reason"]:
+            found = f"not run: {row['reason']}"
+        met = {"met": "yes", "missed": "**no**" if row["kind"] == "must" else "no"}.get(row["state"], "")
+        noted = "" if row["noted"] is None or row["found"] is not None else f"{row['noted']:g}"
         lines.append(
-            f"| {row['part']} | {row['model']} | {row['what']} | {asked} | {found} | {met} | {row['samples'] or ''} "
-            f"| {row['file'] or ''} | {noted} |"
+            f"| {row['part']} | {row['model']} | {row['what']} | {asked} | {found} "
+            f"| {'' if row['kind'] == 'told' else met} | {row['samples'] or ''} | {row['file'] or ''} | {noted} |"
         )
     return lines
+
+
+def missing_libraries(folder: Path) -> dict[str, tuple[str, str]]:
+    """By the must of a forced kernel: why no library was there to run it, in words, and the file that says so."""
+    made: dict[str, tuple[str, str]] = {}
+    for path in sorted(folder.glob("untried*.json")):
+        given = json.loads(path.read_text())
+        for name in FORCED:
+            row = given.get(f"kernel {name}")
+            if isinstance(row, dict) and _MISSING in row.get("failed", "") and "vllm" not in name:  # that one is there
+                made[f"forced {name}: failures"] = row["failed"].rpartition("but ")[2], path.name
+    return made
 
 
 def measured(folder: Path) -> dict[tuple[str, str], Found]:
@@ -191,13 +233,15 @@ def measured(folder: Path) -> dict[tuple[str, str], Found]:
         if said and int(said[2]) != _CUT:
             made["tiny", f"compute-sanitizer {said[1]}: exit status"] = Found(int(said[2]), 1, path.name)
     for path in sorted(folder.glob("rows_chain_*.txt")):
-        lines, model = path.read_text().splitlines(), path.stem.removeprefix("rows_chain_")
-        for part in ROWS_PARTS:  # a part that was cut, or that failed half-way, shows nothing
-            if f"{part} is over" in lines:
-                said_of, lines = lines[: lines.index(f"{part} is over")], lines[lines.index(f"{part} is over") + 1 :]
-                wrong, right = (sum(line.startswith(word) for line in said_of) for word in ("WRONG", "ok   "))
+        model, said_of = path.stem.removeprefix("rows_chain_"), []
+        for line in path.read_text().splitlines():
+            said_of.append(line)
+            part = line.removesuffix(" is over")
+            if part in ROWS_PARTS:  # a part that was cut, or that failed half-way, shows nothing
+                wrong, right = (sum(each.startswith(word) for each in said_of) for word in ("WRONG", "ok   "))
                 what = f"kernels of several rows beside float32, {part}: wrong"
                 made[model, what] = Found(wrong, wrong + right, path.name)
+                said_of = []
     return made
 
 
@@ -317,3 +361,6 @@ def _untried(made: Mapping[str, Any], stem: str) -> Figures:
         if isinstance(row, dict) and not refused:
             ran = name.partition("=")[2] in row.get("kernels", ())
             yield "tiny", f"forced {name}: failures", int(not ran), 1
+    half = _part(made, "dtype float16")
+    if half and "model" in made:
+        yield made["model"], FLOAT16, max(half["relative_error"]), len(half["relative_error"])

@@ -161,6 +161,7 @@ def main() -> None:
     """Every row, or those that are named."""
     out, model, wanted = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     rows = ReportRows(out, wanted)
+    rows.made["model"] = Path(model).name
     with tempfile.TemporaryDirectory() as place:
         folder = Path(model)
         if not folder.exists():
