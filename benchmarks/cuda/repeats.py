@@ -1,18 +1,21 @@
-"""Repeats and sampled steps of the kernels for several rows: python repeats.py OUT.json FOLDER
+"""Repeats and sampled steps of the kernels for several rows: python repeats.py OUT.json FOLDER [ROW...]
 
 ``repeats``: 50 times the same batches of 8 and 32 answers, and one prompt of 16 tokens; each must have the tokens of
 the first. ``sampled``: a batch of 8 sampled answers must be the same in each of ten repeats; told besides is the share
-of tokens that are the same in the company of 24 others. ``logits``: ``batch_run.logits_parity``.
+of tokens that are the same in the company of 24 others. ``logits``: ``batch_run.logits_parity`` of a model of that name
+whose head has rows of many lengths, so that few positions are too close to call.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from batch_run import ids, logits_parity, opened
+from random_models import write_model
 from report_rows import ReportRows
 
 from cacheir import Runtime
@@ -66,15 +69,24 @@ def sampled(runtime: Runtime) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def logits(name: str) -> dict[str, Any]:
+    """Chunks and single tokens of the named model beside float32."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        folder = Path(place) / name
+        write_model(folder, name, spread=2.0)
+        torch.cuda.empty_cache()
+        return logits_parity(folder, kv_tokens="8192")
+
+
 def main() -> None:
     """Write every row as soon as it is there."""
     folder = Path(sys.argv[2])
-    rows = ReportRows(Path(sys.argv[1]), [])
+    rows = ReportRows(Path(sys.argv[1]), sys.argv[3:])
     rows.made["model"] = folder.name
+    rows.keep("logits", lambda: logits(folder.name))
     with opened(folder, kv_tokens="16384") as runtime:
         rows.keep("repeats", lambda: repeats(runtime))
         rows.keep("sampled", lambda: sampled(runtime))
-    rows.keep("logits", lambda: logits_parity(folder, kv_tokens="8192"))
 
 
 if __name__ == "__main__":

@@ -111,6 +111,7 @@ def musts() -> Iterator[Must]:
         for part in ROWS_PARTS:
             yield Must("1", model, f"kernels of several rows beside float32, {part}: wrong", 0, "")
         yield Must("1", model, "logits of chunks beside float32: clear positions wrong", 0, "")
+        yield Must("1", model, "logits of chunks beside float32: share of positions left out", 0.05, "")
     yield Must("1", "qwen3-0.6b", FLOAT16, 0.01, "")
     for company in COMPANIES:
         yield Must("1", "qwen3-0.6b", f"{company}: answers that part at a clear place", 0, "")
@@ -348,8 +349,9 @@ def _repeats(made: Mapping[str, Any], stem: str) -> Figures:
         yield model, "repeats of 50 that differ, 8 and 32 rows", differing, 3 * repeats["of"]
     logits = _part(made, "logits")
     if logits:
-        what = "logits of chunks beside float32: clear positions wrong"
-        yield model, what, logits["wrong_clear"], len(logits["relative_error"])
+        what, count = "logits of chunks beside float32", len(logits["relative_error"])
+        yield model, f"{what}: clear positions wrong", logits["wrong_clear"], count
+        yield model, f"{what}: share of positions left out", logits["share_left_out"], count
     if sampled:
         yield model, "repeats of sampled batches that differ", sampled["of"] - sampled["repeats_equal"], sampled["of"]
 
