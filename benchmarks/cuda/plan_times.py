@@ -1,4 +1,4 @@
-"""How long the call beside vLLM takes: plan_times.py [MODEL...] prints the table of plan.md for these models, or for all.
+"""How long the call beside vLLM takes: plan_times.py [MODEL...] prints the table of plan.md, for these or for all.
 
 Seconds are those of the call of 2026-11-30 on an H200: 22 rounds of a stage by its turn files, busy times of one run
 each. Engines that start together are ready after READY; a few of them sooner.
