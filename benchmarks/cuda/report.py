@@ -65,7 +65,7 @@ class Figure:
 
 def main() -> None:
     """All of the report."""
-    figures = [*_shapes(), *_singles(), *_batches()]
+    figures = [*_shapes(), *{(one.model, one.what): one for one in (*_singles(), *_batches())}.values()]
     besides = [(path, json.loads(path.read_text())) for path in sorted(HERE.glob("beside_*.json"))]
     report = {
         "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
@@ -121,9 +121,14 @@ def _rows(part: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from part.items()
 
 
+def _beside_files() -> list[tuple[Path, dict[str, Any]]]:
+    """The files beside another engine and what they hold, the newest last, so that its figures stay."""
+    found = [(path, json.loads(path.read_text())) for path in sorted(HERE.glob("beside_*.json"))]
+    return sorted(found, key=lambda one: str(one[1].get("measured", "")))
+
+
 def _batches() -> Iterator[Figure]:
-    for path in sorted(HERE.glob("beside_*.json")):
-        made = json.loads(path.read_text())
+    for path, made in _beside_files():
         model = report_musts.NAMES.get(made["model"], made["model"])
         for cell in made["cells"]:
             if cell["batch"] > 1 and cell["ours_s"]:
@@ -135,8 +140,7 @@ def _batches() -> Iterator[Figure]:
 
 def _singles() -> Iterator[Figure]:
     """First and further tokens out of the cells of one prompt beside vLLM: both engines are warm, and in turn."""
-    for path in sorted(HERE.glob("beside_*.json")):
-        made = json.loads(path.read_text())
+    for path, made in _beside_files():
         model = report_musts.NAMES.get(made["model"], made["model"])
         cells = {(cell["prompt"], cell["output"]): cell["ours_s"] for cell in made["cells"] if cell["batch"] == 1}
         for (prompt, output), taken in cells.items():
