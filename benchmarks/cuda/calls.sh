@@ -1,5 +1,5 @@
 #!/bin/sh
-# The calls that measure what report.md asks for: calls.sh times|vllm|answers|kernels|sanitizer|suite, one after the other
+# The calls that measure what report.md asks for: calls.sh vllm|times|answers|kernels|sanitizer|suite, one after the other
 # while the machine is warm. plan.md says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one
 # archive per call; each part has a limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression),
 # PACK what vLLM is unpacked from, VLLM_MODELS which models are measured beside it, VLLM_STAGES what of the small ones.
