@@ -84,6 +84,8 @@ def main() -> None:
     rows = ReportRows(Path(sys.argv[1]), sys.argv[3:])
     rows.made["model"] = folder.name
     rows.keep("logits", lambda: logits(folder.name))
+    if sys.argv[3:] == ["logits"]:
+        return
     with opened(folder, kv_tokens="16384") as runtime:
         rows.keep("repeats", lambda: repeats(runtime))
         rows.keep("sampled", lambda: sampled(runtime))
