@@ -25,8 +25,10 @@ from cacheir.runtime.executor import Row, RowOutput, Step
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.schedule.flatten import flatten
 from cacheir_cuda.chain.cubins import FOLDER
+from cacheir_cuda.chain.launches import STATE_WORDS
 from cacheir_cuda.chain.recognise import Chain, recognise
 from cacheir_cuda.chain.run import DecodeChain
+from cacheir_cuda.row_stops import NEVER
 
 PAGE_TOKENS, MAX_SEQ = 16, 2304
 CONTEXTS = (16, 512, 2048)
@@ -198,8 +200,7 @@ def host(runtime: Runtime) -> dict[str, Any]:
         graph = chain.graph(steps)
         walls, hosts = [], []
         for _ in range(8):
-            chain._buffers.state[0] = 512
-            chain._buffers.state[1] = 0
+            chain._buffers.state[:STATE_WORDS] = torch.tensor([512, 0, 0, 0, *NEVER], dtype=torch.int32)
             torch.cuda.synchronize()
             began = time.perf_counter()
             for _ in range(count):
@@ -245,8 +246,8 @@ def _replayed(
     for launch in launches:
         chain._launch(launch, stream.cuda_stream)
     graph = driver.end_capture(stream.cuda_stream)
-    chain._buffers.state[0], chain._buffers.state[1] = context, 0
-    chain._buffers.state[4:] = torch.randperm(len(chain._buffers.state) - 4, dtype=torch.int32)
+    chain._buffers.state[:STATE_WORDS] = torch.tensor([context, 0, 0, 0, *NEVER], dtype=torch.int32)
+    chain._buffers.state[STATE_WORDS:] = torch.randperm(len(chain._buffers.state) - STATE_WORDS, dtype=torch.int32)
     torch.cuda.synchronize()
     times = []
     for number in range(3 + samples):

@@ -19,6 +19,7 @@ from rows_bench import DEVICE, MAX_SEQ, PAGE_TOKENS, Bench
 from cacheir_cuda.chain.cubins import FOLDER
 from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, KernelLaunch
 from cacheir_cuda.chain.rows_refusal import why_not_rows
+from cacheir_cuda.row_stops import NEVER
 
 LAYERS, VOCABULARY = 1, 4096
 POSITIONS = (0, 15, 16, 40, 127, 300)  # beside the borders of pages, and behind several
@@ -47,7 +48,7 @@ def row(name: str) -> int:
     buffers.state[STATE_WORDS : STATE_WORDS + len(table)] = table.to(DEVICE)
     count = 0
     for position in POSITIONS[-1:] + POSITIONS[:-1]:
-        buffers.state[:STATE_WORDS] = torch.tensor([position, 0, 7, 0], dtype=torch.int32, device=DEVICE)
+        buffers.state[:STATE_WORDS] = torch.tensor([position, 0, 7, 0, *NEVER], dtype=torch.int32, device=DEVICE)
         count += told(bench, [step.begin(), *step.step(0, 1)], f"{name}, one row at {position}")
     return count
 

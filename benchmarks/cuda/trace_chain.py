@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from cacheir_cuda.chain.launches import STATE_WORDS
 from cacheir_cuda.chain.run import DecodeChain
+from cacheir_cuda.row_stops import NEVER
 
 PLACES = ("start", "asked", "wait_over", "row_there", "product", "end", "merged")
 BLOCKS, STEPS, STEP, LAYERS = 1200, 4, 2, slice(6, 26)
@@ -35,7 +37,7 @@ def trace(chain: DecodeChain, cubin: Path, context: int) -> dict[str, Any]:
         place = functions[launch.kernel]
         driver.launch(place, launch.blocks, launch.threads, launch.shared_bytes, stream.cuda_stream, traced)
     graph = driver.end_capture(stream.cuda_stream)
-    chain._buffers.state[0], chain._buffers.state[1] = context, 0
+    chain._buffers.state[:STATE_WORDS] = torch.tensor([context, 0, 0, 0, *NEVER], dtype=torch.int32)
     torch.cuda.synchronize()
     for _ in range(20):
         driver.replay(graph, stream.cuda_stream)

@@ -1,6 +1,6 @@
 // The step to the next token, of the largest logits that the head's blocks found (stream.cuh).
 #pragma once
-#include "device.cuh"
+#include "stops.cuh"
 
 struct AdvanceArguments {
   const float *best;      // of each block of the head, infinite where a logit is not finite
@@ -12,6 +12,7 @@ struct AdvanceArguments {
   float *squares;         // [square_count]: the whole sum in the first, zeros behind it
   int *ring;              // on the host: the tokens of this run
   State *state;
+  Stops *stops;
   int blocks;             // of the head; 0 begins a run with the state's token
   int width, square_count, step;
   int steps;              // of the graph, in its last step; 0 before
@@ -27,6 +28,8 @@ __device__ __forceinline__ void advance(const AdvanceArguments &a) {
   NOTE_TIME(0);
   let_next_start();
   const int produced = a.state->produced + a.step, given = a.state->token;
+  Ending ending;
+  if (thread == 0) ending.read(a.stops);
   wait_for_previous();
   NOTE_TIME(2);
   float best = -INFINITY;
@@ -48,9 +51,12 @@ __device__ __forceinline__ void advance(const AdvanceArguments &a) {
     for (int i = 1; i < WARPS; i++)
       if (values[i] > best || (values[i] == best && ids[i] < id)) { best = values[i]; id = ids[i]; }
     if (best == -INFINITY) id = NO_TOKEN;
-    if (a.blocks) *(volatile int *)(a.ring + produced) = id;
+    if (a.blocks) *(volatile int *)(a.ring + produced) = ending.told(a.stops, id);
     chosen = a.blocks ? max(id, 0) : given;
-    if (a.steps) { a.state->position += a.steps; a.state->produced += a.steps; }
+    if (a.steps) {
+      if (!ending.over) a.state->position += a.steps;
+      a.state->produced += a.steps;
+    }
   }
   __syncthreads();
   const bf16 *from = a.embedding + (size_t)chosen * a.width;

@@ -18,6 +18,7 @@ struct AttentionArguments {
   const float *q_gain, *k_gain;  // [HEAD], read where q and k are normed by head
   const float *turns;         // [position][HEAD / 2][cos, sin]
   const State *state;
+  const int *stopped;         // whether the row's answer is over: its key and value are kept nowhere
   int step, page_tokens, table_width;
   float eps, scale;           // scale: of the scores, times log2(e)
   TRACE_FIELD
@@ -158,12 +159,15 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   wait_for_previous();
   NOTE_TIME(2);
 
+  const bool keeps = appended && !load_word(a.stopped);
   auto append = [&](bf16 *kept, float2 low, float2 high) {
     const u32 l = pack(low.x, low.y), h = pack(high.x, high.y);
     *(u32 *)&kept[2 * lane] = l;
     *(u32 *)&kept[64 + 2 * lane] = h;
-    *(u32 *)appended = l;
-    *(u32 *)(appended + 64) = h;
+    if (keeps) {
+      *(u32 *)appended = l;
+      *(u32 *)(appended + 64) = h;
+    }
   };
   if (owns && warp == VALUE_WARP) append(fresh[1], load_pair(value_source), load_pair(value_source + 64));
   if (is_query || (owns && is_key)) {

@@ -82,6 +82,13 @@ __device__ __forceinline__ float load_float(const float *at) {
   return v;
 }
 
+// What a kernel of a step before has written, past this multiprocessor's own cache.
+__device__ __forceinline__ int load_word(const int *at) {
+  int v;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void barrier_init(u32 barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");

@@ -19,8 +19,8 @@ struct RowsAttentionArguments {
   bf16 *pages;             // this layer's: [page][K, V][kv head][page token][HEAD]
   const int *page_table;   // [sequences][table_width]
   const int *positions;    // [R]
-  const int *slots;        // [R]: where a prompt's key and value go, page * page_tokens + token, those of a decode step where
-                           // their position's page lies; negative: to nobody's page
+  const int *slots;        // [R]: where a prompt's key and value go, page * page_tokens + token, negative: to nobody's page.
+                           // Those of a decode step go where their position's page lies, negative: nowhere
   const int *row_starts;   // [sequences + 1], or null where each row is a sequence
   const float *q_gain, *k_gain;  // [HEAD], read where q and k are normed by head
   const float *turns;      // [position][HEAD / 2][cos, sin]
@@ -121,7 +121,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     return (page * (2 * KV_HEADS) + kv_head) * page_groups + group - number * page_groups;
   };
   int places = place_of(warp * RANKS_OF_ROW + rank + lane * (WARPS * RANKS_OF_ROW));  // of the warp's group `lane`
-  const int places_alone = ALONE ? place_of(warp + lane * WARPS) : 0, slot = PROMPT ? 0 : a.slots[row];
+  const int places_alone = ALONE ? place_of(warp + lane * WARPS) : 0;
   const int position = a.positions[row] + a.step, groups = (u32)position / GROUP + 1;
   const bool alone = RANKS_OF_ROW == 1 || groups <= ALONE * WARPS;
   const int ranks = alone ? 1 : RANKS_OF_ROW;
@@ -183,16 +183,15 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   const float *source = a.qkv + (size_t)row * (HEADS + 2 * KV_HEADS) * HEAD + 2 * lane
                       + (is_query ? first_head + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD;
   bf16 *appended = nullptr;
-  if (owns && share == 0 && warp >= PER && warp <= PER + 1) {
-    const int at = slot < 0 ? (a.spare_page * (2 * KV_HEADS) + kv_head) * page_groups : place_of(groups - 1);
-    appended = a.pages + ((size_t)(at + (is_key ? 0 : values_after)) * GROUP + position % GROUP) * HEAD + 2 * lane;
-  }
+  if (owns && share == 0 && warp >= PER && warp <= PER + 1)
+    appended = a.pages + ((size_t)(place_of(groups - 1) + (is_key ? 0 : values_after)) * GROUP + position % GROUP) * HEAD + 2 * lane;
 
   // 2. The row itself.
   wait_for_previous();
   if (PROMPT) begin();
   if (is_query || (owns && warp <= PER + 1)) {
     Turned x = {load_pair(source), load_pair(source + 64)};
+    const bool keeps = appended && load_word(a.slots + row) >= 0;  // the step before may have been the row's last
     if (is_query || is_key) x = turned<NORMED>(x, turn, gain, a.eps);
     if (is_query) {
       x.low.x *= a.scale; x.low.y *= a.scale; x.high.x *= a.scale; x.high.y *= a.scale;
@@ -205,7 +204,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
       const u32 l = pack(x.low.x, x.low.y), h = pack(x.high.x, x.high.y);
       *(u32 *)&fresh[warp - PER][2 * lane] = l;
       *(u32 *)&fresh[warp - PER][64 + 2 * lane] = h;
-      if (SHARES == 1 || share == 0) {
+      if (keeps) {
         *(u32 *)appended = l;
         *(u32 *)(appended + 64) = h;
       }

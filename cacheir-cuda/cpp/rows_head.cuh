@@ -2,6 +2,7 @@
 #pragma once
 #include "device.cuh"
 #include "rows_product.cuh"
+#include "stops.cuh"
 
 struct RowsBeginArguments {
   const int *tokens;      // [R]
@@ -185,8 +186,9 @@ struct RowsAdvanceArguments {
   const int *best_id;
   int *tokens;               // [R]
   int *ring;                 // on the host: [steps][row_count] tokens of this run
-  int *positions, *slots;    // [R]: moved on in the last step of a graph
+  int *positions, *slots;    // [R]: moved on in the last step of a graph, but not of a row whose answer is over
   int *produced;             // [R]: steps of this run that are over
+  Stops *stops;              // [R]; null where no step follows, or none of the rows ends
   const int *page_table;     // [R][table_width]
   int blocks, row_count, page_tokens, table_width, step;
   int steps;                 // of the graph, in its last step; 0 before
@@ -199,6 +201,8 @@ __device__ __forceinline__ void advance_rows(const RowsAdvanceArguments &a) {
   const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31, row = blockIdx.x;
   let_next_start();
   const int produced = a.produced[row] + a.step;
+  Ending ending;
+  if (a.stops && thread == 0) ending.read(a.stops + row);
   wait_for_previous();
   float best = -INFINITY;
   int id = 0x7fffffff;
@@ -219,13 +223,15 @@ __device__ __forceinline__ void advance_rows(const RowsAdvanceArguments &a) {
     for (int i = 1; i < BEGIN_WARPS; i++)
       if (values[i] > best || (values[i] == best && ids[i] < id)) { best = values[i]; id = ids[i]; }
     if (best == -INFINITY) id = NO_TOKEN;
-    *(volatile int *)(a.ring + (size_t)produced * a.row_count + row) = id;
+    *(volatile int *)(a.ring + (size_t)produced * a.row_count + row) = a.stops ? ending.told(a.stops + row, id) : id;
     a.tokens[row] = id;
     chosen = id;
-    if (a.steps) {
+    if (a.steps) a.produced[row] = produced + 1;
+    if (a.stops && ending.over) {
+      a.slots[row] = -1;  // what it feeds from now on is kept nowhere
+    } else if (a.steps) {
       const int position = a.positions[row] + a.steps;
       a.positions[row] = position;
-      a.produced[row] = produced + 1;
       const int page = a.page_table[(size_t)row * a.table_width + min(position / a.page_tokens, a.table_width - 1)];
       if (a.slots[row] >= 0) a.slots[row] = page * a.page_tokens + position % a.page_tokens;
     }

@@ -18,6 +18,7 @@ from cacheir_cuda.chain.launches import ChainBuffers, ChainStep, ChainWeights, K
 from cacheir_cuda.chain.recognise import Chain  # noqa: E402
 from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
+from cacheir_cuda.row_stops import STOP_WORDS  # noqa: E402
 
 CPU = torch.device("cpu")
 SHAPES = {  # hidden, feed-forward, heads and KV heads; those of 7B and 8B have no kernels of several rows
@@ -76,11 +77,11 @@ def several_rows(chain: Chain, count: int, steps: int, prompt: bool = False) -> 
     step = RowsStep(
         chain, ChainWeights(chain, EachItsOwn()), RowsBuffers(chain, CPU, 32), pool_of(chain)  # type: ignore[arg-type]
     )  # fmt: skip
-    ring, produced = ints(steps, count), ints(count)
+    ring, produced, stops = ints(steps, count), ints(count), None if prompt else ints(count, STOP_WORDS)
     made = [step.begin(inputs)] if prompt else []
     for number in range(steps):
         made += [*step.layers(inputs, number), step.head(count)]
-        made.append(step.advance(inputs, ring, produced, number, 0 if prompt else steps))
+        made.append(step.advance(inputs, ring, produced, number, 0 if prompt else steps, stops))
     return made
 
 
@@ -135,10 +136,10 @@ def test_a_page_is_read_a_whole_step_after_it_was_written(chain: Chain) -> None:
 def test_each_structure_is_classed(chain: Chain) -> None:
     """Every pointer is read early, read behind the wait, or written: a new one must be put in its place."""
     behind = {
-        "Product": {"row", "squares", "residual", "pages"}, "Attention": {"qkv"},
+        "Product": {"row", "squares", "residual", "pages"}, "Attention": {"qkv", "stopped"},
         "Advance": {"best", "best_id", "embedding", "gain"}, "RowsProduct": {"rows", "squares", "residual", "pages"},
         "RowsAttention": {"qkv"}, "RowsBegin": {"tokens", "embedding", "gain"}, "RowsHead": {"rows", "squares"},
-        "RowsAdvance": {"best", "best_id", "page_table", "positions", "slots"},
+        "RowsAdvance": {"best", "best_id", "page_table", "positions"},
     }  # fmt: skip
     assert early_reads.EARLY.keys() == early_reads.WRITTEN.keys()
     for kind, early in early_reads.EARLY.items():

@@ -23,6 +23,7 @@ from cacheir_cuda.chain.rows_run import RowsChain  # noqa: E402
 from cacheir_cuda.chain.rows_tiles import ADVANCE  # noqa: E402
 from cacheir_cuda.main_inputs import MainInputs  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
+from cacheir_cuda.row_stops import RowStops  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -141,10 +142,10 @@ def test_the_chain_of_one_row(device: Device, qwen_chain: Chain, monkeypatch: py
     monkeypatch.setattr(made, "_launch", looked_at)
     for _ in range(2):
         with pytest.raises(Left):
-            made.run(row, staged, 4, slots, gives_up)
+            made.run(row, staged, RowStops().words((row,), slots), 4, slots, gives_up)
         assert device.busy
     told: list[Any] = []
-    assert made.run(row, staged, 4, slots, told.append) == 4
+    assert made.run(row, staged, RowStops().words((row,), slots), 4, slots, told.append) == 4
     assert [one.token for (one,) in told] == [7] * 4
     made.close_pages()
     assert device.destroyed == 1
@@ -165,7 +166,7 @@ def test_the_kernels_for_several_rows(
             continue
         with pytest.raises(Left):
             if how == "run":
-                made.run(rows, staged, 4, slots, lambda outputs: None)
+                made.run(rows, staged, RowStops().words(rows, slots), 4, slots, lambda outputs: None)
             else:
                 made.start(rows, staged, slots).finish()
         assert device.busy

@@ -43,6 +43,7 @@ from cacheir_cuda.chain.rows_seat import RowsSeat  # noqa: E402
 from cacheir_cuda.layer_plan import MainPlan, plan_main  # noqa: E402
 from cacheir_cuda.main_inputs import MainInputs  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
+from cacheir_cuda.row_stops import RowStops  # noqa: E402
 
 SOURCES = Path(__file__).resolve().parents[1] / "cpp"
 CPU = torch.device("cpu")
@@ -357,7 +358,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Any:
     return device, seat
 
 
-def three_rows() -> tuple[list[Row], Any, Slots]:
+def three_rows() -> tuple[list[Row], Any, Any, Slots]:
     slots = Slots()
     greedy = SamplingParams(max_tokens=9)
     rows = [Row(slot=i, tokens=(5,), position=i, pages=((0, 1),), sampling=greedy) for i in range(3)]
@@ -365,15 +366,15 @@ def three_rows() -> tuple[list[Row], Any, Slots]:
         slots.of(row)
     inputs = {name: np.zeros(3, np.int32) for name in ("tokens", "positions", "slots")}
     staged = SimpleNamespace(rows=3, inputs={**inputs, "page_table": np.zeros((3, 2), np.int32)})
-    return rows, staged, slots
+    return rows, staged, RowStops().words(rows, slots), slots
 
 
 def test_a_run_reports_each_step_of_each_row(running: Any) -> None:
     device, seat = running
     assert seat.takes(3) and seat.takes(32) and not seat.takes(33) and not seat.takes(1)
-    rows, staged, slots = three_rows()
+    rows, staged, stops, slots = three_rows()
     told: list[list[int | None]] = []
-    assert seat.run(rows, staged, 11, slots, lambda outputs: told.append([one.token for one in outputs])) == 11
+    assert seat.run(rows, staged, stops, 11, slots, lambda outputs: told.append([one.token for one in outputs])) == 11
     assert told == [[n, 100 + n, 200 + n] for n in range(11)]
     assert device.ring.shape[1] == 4  # three rows in a graph of four
     assert seat.captures == 3  # of 1, 2 and 8 steps
@@ -388,18 +389,18 @@ def test_a_run_reports_each_step_of_each_row(running: Any) -> None:
 def test_a_row_that_fails_ends_the_run(running: Any) -> None:
     device, seat = running
     device.bad = 2
-    rows, staged, slots = three_rows()
+    rows, staged, stops, slots = three_rows()
     told: list[Any] = []
-    assert seat.run(rows, staged, 8, slots, told.append) == 3
+    assert seat.run(rows, staged, stops, 8, slots, told.append) == 3
     assert [bool(one.error) for one in told[-1]] == [False, True, False]
 
 
 def test_tokens_that_never_come_are_an_error(running: Any) -> None:
     device, seat = running
     device.lost = 1
-    rows, staged, slots = three_rows()
+    rows, staged, stops, slots = three_rows()
     with pytest.raises(BackendError, match="without the tokens of step 1"):
-        seat.run(rows, staged, 4, slots, lambda outputs: None)
+        seat.run(rows, staged, stops, 4, slots, lambda outputs: None)
 
 
 def test_other_pages_are_refused(monkeypatch: pytest.MonkeyPatch, running: Any) -> None:

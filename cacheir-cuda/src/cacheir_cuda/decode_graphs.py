@@ -7,7 +7,7 @@ nothing comes from the host: the last launch feeds each row its own token. Witho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from cacheir.plugins import KernelSpec
 from cacheir.runtime.executor import Row, RowOutput, Sink, Step
+from cacheir.runtime.row_ends import ends_with
 from cacheir.runtime.row_outputs import row_output
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
@@ -26,6 +27,7 @@ from cacheir_cuda.heads import is_greedy, wants_token
 from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.record_graph import record_graph
+from cacheir_cuda.row_stops import I32, is_over, told_output
 from cacheir_cuda.sampling_inputs import SamplingInputs
 from cacheir_cuda.under_way import UnderWay, coming_to_host
 
@@ -40,32 +42,31 @@ _NOT_ZERO = ("slots", "lengths")
 class DecodeStep:
     """Main and the greedy head for ``rows`` rows: what is recorded."""
 
-    inputs: MainInputs
+    inputs: MainInputs  # those of main, and ``stops`` (row_stops.py)
     launches: Sequence[BoundLaunch]
     tokens: torch.Tensor  # i32 [rows], what the head yields
+    told: torch.Tensor  # i32 [rows], the same for the host: STOPPED for a row that ended before
     groups: int
     page_tokens: int
     sampling: SamplingInputs | None = None  # of the sampled head, None where the head is the greedy one
+    by_triton: bool = False  # whether Triton's kernels end a step, which are two launches instead of twenty
 
     def run(self) -> None:
         """One step, and the inputs of the next."""
         for bound in self.launches:
             bound.run()
+        if self.by_triton:
+            from cacheir_cuda.kernels.triton_advance import end_rows, move_rows
+        else:
+            from cacheir_cuda.kernels.advance import end_rows, move_rows
         given = self.inputs.tensors
-        given["tokens"].copy_(self.tokens)
-        given["positions"].add_(1)
-        for group in range(self.groups):
-            suffix = f".{group}" if group else ""
-            self._advance(given[f"slots{suffix}"], given[f"page_table{suffix}"], given["positions"])
-            given[f"lengths{suffix}"].add_(1)
+        stops, positions = given["stops"], given["positions"]
+        end_rows(self.tokens, stops, positions, given["tokens"], self.told)
+        for suffix in ("", *(f".{group}" for group in range(1, self.groups))):
+            slots, table, lengths = (given[f"{name}{suffix}"] for name in ("slots", "page_table", "lengths"))
+            move_rows(slots, table, lengths, positions, stops, self.page_tokens)
         if self.sampling is not None:
             self.sampling.advance()
-
-    def _advance(self, slots: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> None:
-        index = positions.div(self.page_tokens, rounding_mode="floor").clamp(max=table.shape[1] - 1)
-        page = table.gather(1, index.long()[:, None])[:, 0]
-        following = page * self.page_tokens + positions.remainder(self.page_tokens)
-        slots.copy_(torch.where(slots < 0, slots, following))  # negative: padding, or a token that nobody may keep
 
 
 class DecodeGraphs:
@@ -82,26 +83,27 @@ class DecodeGraphs:
         """Let go of every recording."""
         self.kept.clear()
 
-    def run(self, rows: Sequence[Row], staged: Staged, count: int, n: int, slots: Slots, sink: Sink) -> int:
+    def run(self, rows: Sequence[Row], staged: Staged, stops: I32, count: int, n: int, slots: Slots, sink: Sink) -> int:
         """``n`` steps of ``rows``, whose first inputs are ``staged``, in a graph of ``count`` rows.
 
-        Returns how many were reported to ``sink``: fewer than ``n`` where a row failed or ``sink`` asked to stop.
+        ``stops`` are their words of ``RowStops``. Returns how many were reported to ``sink``: fewer than ``n`` where a
+        row failed, all have stopped or ``sink`` asked to stop.
         """
-        head, step, replay = self._fed(rows, staged, count, slots)
+        _, step, replay = self._fed(rows, {**staged.inputs, "stops": stops}, count, slots)
         done = 0
         for tokens in self._tokens(step, replay, n):
-            made = tokens.numpy()
-            outputs = [row_output(row, head, made[i : i + 1], slots) for i, row in enumerate(rows)]
+            made = tokens.tolist()
+            outputs = [told_output(row, slots.of(row), token) for row, token in zip(rows, made)]
             done += 1
-            if sink(outputs) or any(output.error for output in outputs):
+            if sink(outputs) or is_over(outputs):
                 break
         return done
 
     def start(self, rows: Sequence[Row], staged: Staged, count: int, slots: Slots) -> UnderWay:
         """One step as ``run`` has it, on the device's queue."""
-        head, step, replay = self._fed(rows, staged, count, slots)
+        head, step, replay = self._fed(rows, staged.inputs, count, slots)
         replay()
-        tokens = coming_to_host(step.tokens)
+        tokens = coming_to_host(step.told)
 
         def finish() -> tuple[RowOutput, ...]:
             made = tokens()
@@ -110,13 +112,13 @@ class DecodeGraphs:
         return UnderWay(finish)
 
     def _fed(
-        self, rows: Sequence[Row], staged: Staged, count: int, slots: Slots
+        self, rows: Sequence[Row], given: Mapping[str, Any], count: int, slots: Slots
     ) -> tuple[str, DecodeStep, Callable[[], None]]:
         """The head that serves all rows, and the recorded step with its inputs in place."""
         head = "head.greedy" if all(is_greedy(row, slots) for row in rows) else "head.sampled"
-        key = (count, staged.inputs["page_table"].shape[1], head)
+        key = (count, given["page_table"].shape[1], head)
         step, replay = self.kept.get(key, partial(self._new, *key))
-        _fill(step.inputs, staged.inputs)
+        _fill(step.inputs, given)
         if step.sampling is not None:
             step.sampling.fill(rows, slots)
         return head, step, replay
@@ -126,16 +128,16 @@ class DecodeGraphs:
         if self._device.type != "cuda":
             for _ in range(n):
                 replay()
-                yield step.tokens.clone()
+                yield step.told.clone()
             return
-        ring = torch.empty((n, len(step.tokens)), dtype=torch.int32, pin_memory=True)
+        ring = torch.empty((n, len(step.told)), dtype=torch.int32, pin_memory=True)
         over = [torch.cuda.Event() for _ in range(n)]  # type: ignore[no-untyped-call]
         launched = 0
         try:
             for number in range(n):
                 while launched < min(n, number + STEPS_IN_FLIGHT):
                     replay()
-                    ring[launched].copy_(step.tokens, non_blocking=True)
+                    ring[launched].copy_(step.told, non_blocking=True)
                     over[launched].record()
                     launched += 1
                 over[number].synchronize()
@@ -221,22 +223,28 @@ def why_uncapturable(launches: Sequence[Launch], kernels: Mapping[str, KernelSpe
     return None
 
 
-def step_by_step(run: Callable[[Step], tuple[RowOutput, ...]], step: Step, n: int, sink: Sink) -> int:
-    """Up to ``n`` steps of the rows of ``step``, each run apart; how many were reported to ``sink``."""
-    rows = step.rows
+def step_by_step(run: Callable[[Step], tuple[RowOutput, ...]], step: Step, n: int, slots: Slots, sink: Sink) -> int:
+    """Up to ``n`` steps of the rows of ``step``, each run apart; how many were reported to ``sink``.
+
+    A row that has ended feeds its last token once more, so that nothing behind that is stored and its neighbours'
+    steps have as many rows as before.
+    """
+    rows, over = tuple(replace(row, tokens=slots.tokens(row)) for row in step.rows), set[int]()
     for number in range(n):
         made = run(Step(mode="decode", rows=rows))
-        if sink(made) or any(row.error for row in made):
+        outputs = [RowOutput(slot=one.slot, stopped=True) if one.slot in over else one for one in made]
+        over |= {row.slot for row, one in zip(rows, made) if ends_with(row, one.token, slots)}
+        if sink(outputs) or len(over) == len(rows) or is_over(outputs):
             return number + 1
-        rows = tuple(following(row) for row in rows)
+        rows = tuple(row if row.slot in over else following(row, one.token) for row, one in zip(rows, made))
     return n
 
 
-def following(row: Row) -> Row:
-    """The decode row after ``row``, which feeds the token that it made."""
+def following(row: Row, token: int | None) -> Row:
+    """The decode row after ``row``, which feeds ``token``."""
     return Row(
         slot=row.slot,
-        tokens=(),
+        tokens=() if token is None else (token,),
         position=row.position + max(1, len(row.tokens)),
         pages=row.pages,
         want=row.want,

@@ -48,6 +48,7 @@ from cacheir_cuda.pool import DTYPES, Pool
 from cacheir_cuda.prefill_graphs import PrefillGraphs, why_no_prefill_graph
 from cacheir_cuda.probe import why_unavailable
 from cacheir_cuda.residents import Residents
+from cacheir_cuda.row_stops import RowStops
 from cacheir_cuda.staging import stage_step
 from cacheir_cuda.step_binder import StepBinder
 from cacheir_cuda.timed_calls import Timings, call_launches
@@ -81,6 +82,7 @@ class CudaExecutor:
         self._slots = Slots()
         self._watch = JitWatch(self._own.jit_after_warmup)
         self._misses: Counter[str] = Counter()
+        self._stops = RowStops()
         self._chain = ChainSeat()
         self._refused_cubins = keep_carried(options.carried)
 
@@ -170,7 +172,10 @@ class CudaExecutor:
         return StepOutput(rows=ticket.finish())
 
     def run_ahead(self, step: Step, n: int, sink: Sink) -> int:
-        """Up to ``n`` decode steps of the step's rows, each fed the token before; stops early where a row fails."""
+        """Up to ``n`` decode steps of the step's rows, each fed the token before; fewer where a row fails or all end.
+
+        What is behind a row's end is ``stopped`` (``runtime.row_ends``).
+        """
         for row in step.rows:
             if row.want != "token":
                 raise UsageError(f"slot {row.slot} cannot run ahead: what it wants ({row.want}) needs the host")
@@ -180,7 +185,7 @@ class CudaExecutor:
             if last <= self._loaded().max_seq and all(row.position + n <= tokens for row, tokens in held):
                 with torch.no_grad():
                     return self._replay(step, n, sink)
-        return step_by_step(self._guarded, step, n, sink)
+        return step_by_step(self._guarded, step, n, self._slots, sink)
 
     def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, (source, target) each."""
@@ -229,6 +234,7 @@ class CudaExecutor:
             "staging_dropped": sum(each.dropped for each in caches),
             **self._watch.counters(),
             **self._chain.counters(),
+            **self._stops.counters(),
             **{f"carried_refused: {reason}": 1 for reason in self._refused_cubins},
             **{f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())},
         }
@@ -330,10 +336,10 @@ class CudaExecutor:
         return self._prefills.run(step, staged, program, self._slots, heads)
 
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
-        staged = self._staged(step)
+        staged, stops = self._staged(step), self._stops.words(step.rows, self._slots)
         if self._chain.takes(step.rows, self._slots):
-            return self._chain.run(step.rows, staged, n, self._slots, sink)
-        return self._graphs.run(step.rows, staged, self._graph_rows(step), n, self._slots, sink)
+            return self._chain.run(step.rows, staged, stops, n, self._slots, sink)
+        return self._graphs.run(step.rows, staged, stops, self._graph_rows(step), n, self._slots, sink)
 
     def _graph_rows(self, step: Step) -> int:
         capture = self._captures.capture_for(len(step.rows)) if self._captures else None

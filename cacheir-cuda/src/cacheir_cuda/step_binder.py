@@ -22,6 +22,7 @@ from cacheir_cuda.kept_steps import KeptSteps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.prefill_graphs import PrefillSizes, PrefillStep
+from cacheir_cuda.row_stops import STOP_WORDS
 from cacheir_cuda.sampling_inputs import SamplingInputs
 from cacheir_cuda.tensors import torch_dtype
 
@@ -83,13 +84,22 @@ class StepBinder:
 
     def decode_step(self, rows: int, width: int, head: str) -> DecodeStep:
         """What a graph of ``rows`` rows records."""
-        bound = self._bind_main("decode", {"T": rows, "B": rows, "R": rows, "M": width})
+        stops = {"stops": (rows, STOP_WORDS)}
+        bound = self._bind_main("decode", {"T": rows, "B": rows, "R": rows, "M": width}, stops)
         sampling = None
         if head == "head.sampled":
             sampling = SamplingInputs(rows, self.heads.mask_words("decode"), self._device)
         made = self.heads.bind_on("decode", head, bound.rows, sampling.tensors if sampling else None)
-        launches = (*bound.launches, *made.launches)
-        return DecodeStep(bound.inputs, launches, made.output, len(self._pools), self._page_tokens, sampling)
+        return DecodeStep(
+            inputs=bound.inputs,
+            launches=(*bound.launches, *made.launches),
+            tokens=made.output,
+            told=torch.zeros_like(made.output),
+            groups=len(self._pools),
+            page_tokens=self._page_tokens,
+            sampling=sampling,
+            by_triton=self._blocks.takes("decode"),
+        )
 
     def wanted_weights(self, kernels: Mapping[str, KernelSpec]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """(layout, recipes) of every resident weight that a step may read."""
@@ -100,9 +110,12 @@ class StepBinder:
         yield from self.heads.wanted_weights(kernels)
         yield from self._blocks.wanted_weights()
 
-    def _bind_main(self, mode: str, sizes: Mapping[str, int]) -> BoundMain:
+    def _bind_main(
+        self, mode: str, sizes: Mapping[str, int], besides: Mapping[str, tuple[int, ...]] | None = None
+    ) -> BoundMain:
         main = self._program.modules[mode].main
-        inputs = MainInputs({value.name: _shape(value.type, sizes) for value in main.inputs}, self._device)
+        shapes = {value.name: _shape(value.type, sizes) for value in main.inputs}
+        inputs = MainInputs({**shapes, **(besides or {})}, self._device)
         first = main.outputs[0].type
         assert isinstance(first, TensorType)
         rows = torch.zeros(first.sizes(sizes), dtype=torch_dtype(first.dtype), device=self._device)

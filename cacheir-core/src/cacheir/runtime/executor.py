@@ -63,7 +63,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOutput:
-    """One row's result. ``error`` is a sentence where this row alone failed (non-finite logits, out of memory)."""
+    """One row's result. ``error`` is a sentence where this row alone failed (non-finite logits, out of memory).
+
+    ``stopped``: in a step before this one of the same ``run_ahead`` the row's answer ended, and there is no token.
+    """
 
     slot: int
     token: int | None = None
@@ -71,6 +74,7 @@ class RowOutput:
     hidden: np.ndarray | None = None  # f32 [len(want_at) or 1, H]
     logprobs: np.ndarray | None = None  # f32 [len(want_at) or 1, V], log softmax of the unfiltered logits
     error: str | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +216,9 @@ class Executor(Protocol):
     ``max_seq`` is a RequestError, since no buffer was planned for it. ``run_ahead`` takes up to ``n`` decode steps of
     the same rows without Python in between and reports each step's rows to ``sink``; it raises ``UsageError`` with the
     reason where a row's next step needs the host. A ``sink`` that returns True wants no further step: an executor whose
-    ``Capabilities.stops_ahead`` is set reports none, others may go on. ``copy_pages`` takes (source, target) pairs
-    within a group. ``read_pages`` gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages``
+    ``Capabilities.stops_ahead`` is set reports none, others may go on. An executor that knows where answers end
+    (``row_ends.ends_of``) reports a row behind its end as ``stopped``, stores nothing more for it, and is through once
+    all rows are. ``copy_pages`` takes (source, target) pairs within a group. ``read_pages`` gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages``
     takes the same.
     """
 

@@ -22,8 +22,8 @@ class Attention(Structure):
 
     _fields_ = (
         ("qkv", c_void_p), ("out", c_void_p), ("pages", c_void_p), ("page_table", c_void_p), ("q_gain", c_void_p),
-        ("k_gain", c_void_p), ("turns", c_void_p), ("state", c_void_p), ("step", c_int), ("page_tokens", c_int),
-        ("table_width", c_int), ("eps", c_float), ("scale", c_float),
+        ("k_gain", c_void_p), ("turns", c_void_p), ("state", c_void_p), ("stopped", c_void_p), ("step", c_int),
+        ("page_tokens", c_int), ("table_width", c_int), ("eps", c_float), ("scale", c_float),
     )  # fmt: skip
 
 
@@ -32,6 +32,6 @@ class Advance(Structure):
 
     _fields_ = (
         ("best", c_void_p), ("best_id", c_void_p), ("embedding", c_void_p), ("gain", c_void_p), ("row", c_void_p),
-        ("next", c_void_p), ("squares", c_void_p), ("ring", c_void_p), ("state", c_void_p), ("blocks", c_int),
-        ("width", c_int), ("square_count", c_int), ("step", c_int), ("steps", c_int),
+        ("next", c_void_p), ("squares", c_void_p), ("ring", c_void_p), ("state", c_void_p), ("stops", c_void_p),
+        ("blocks", c_int), ("width", c_int), ("square_count", c_int), ("step", c_int), ("steps", c_int),
     )  # fmt: skip

@@ -15,8 +15,8 @@ from cacheir.errors import BackendError
 from cacheir_cuda.chain import arguments, rows_arguments
 from cacheir_cuda.chain.launches import KernelLaunch
 
-# So many kernels back, none is under way any more: pages that a step stores are read by the one after it, which is a
-# whole step of LEAST_LAYERS layers on (recognise.py).
+# So many kernels back, none is under way any more: pages that a step stores, and what it says of rows that ended, are
+# read by the one after it, which is a whole step of LEAST_LAYERS layers on (recognise.py).
 FAR = 20
 
 _WEIGHTS_OF_PRODUCT = ("weights", "bias", "gain")
@@ -24,30 +24,30 @@ _WEIGHTS_OF_PRODUCT = ("weights", "bias", "gain")
 EARLY: dict[type[Structure], tuple[str, ...]] = {
     arguments.Product: (*_WEIGHTS_OF_PRODUCT, "page_table", "state"),
     arguments.Attention: ("pages", "page_table", "q_gain", "k_gain", "turns", "state"),
-    arguments.Advance: ("state",),
+    arguments.Advance: ("state", "stops"),
     rows_arguments.RowsProduct: (*_WEIGHTS_OF_PRODUCT, "page_table", "positions"),
     rows_arguments.RowsAttention: (
         "pages", "page_table", "positions", "slots", "row_starts", "q_gain", "k_gain", "turns",
     ),
     rows_arguments.RowsBegin: (),
     rows_arguments.RowsHead: ("weights",),
-    rows_arguments.RowsAdvance: ("produced",),
+    rows_arguments.RowsAdvance: ("produced", "stops"),
 }  # fmt: skip
 # Arguments -> fields that it writes behind the wait.
 WRITTEN: dict[type[Structure], tuple[str, ...]] = {
     arguments.Product: ("out", "out_id", "next", "next_squares"),
     arguments.Attention: ("out", "pages"),
-    arguments.Advance: ("row", "next", "squares", "ring"),
+    arguments.Advance: ("row", "next", "squares", "ring", "stops"),
     rows_arguments.RowsProduct: ("out", "next", "next_squares"),
     rows_arguments.RowsAttention: ("out", "pages"),
     rows_arguments.RowsBegin: ("hidden", "next", "squares"),
     rows_arguments.RowsHead: ("best", "best_id"),
-    rows_arguments.RowsAdvance: ("begin", "tokens", "ring"),
+    rows_arguments.RowsAdvance: ("begin", "tokens", "ring", "slots", "stops"),
 }
 # Arguments -> fields that the last step of a graph moves on, where its ``steps`` are not 0.
 _MOVED: dict[type[Structure], tuple[str, ...]] = {
     arguments.Advance: ("state",),
-    rows_arguments.RowsAdvance: ("positions", "produced", "slots"),
+    rows_arguments.RowsAdvance: ("positions", "produced"),
 }
 
 
@@ -68,11 +68,14 @@ def checked(launches: Sequence[KernelLaunch]) -> Sequence[KernelLaunch]:
 
 
 def _early(launch: KernelLaunch) -> Iterator[tuple[str, int]]:
-    """(field, address) of what a kernel reads before the wait. Those of a prompt's rows read pages behind it."""
-    prompt = launch.kernel.startswith(("rows_prompt", "rows_append"))
+    """(field, address) of what a kernel reads before the wait.
+
+    Those of a prompt's rows read pages behind it, those of a decode step ``slots``: a row may just have ended.
+    """
+    behind = "pages" if launch.kernel.startswith(("rows_prompt", "rows_append")) else "slots"
     for name in EARLY[type(launch.arguments)]:
         address = getattr(launch.arguments, name)
-        if address and not (prompt and name == "pages"):
+        if address and name != behind:
             yield name, address
 
 

@@ -16,8 +16,10 @@ from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.kernels.rotary import rope_table
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
+from cacheir_cuda.row_stops import STOP_WORDS
 
-STATE_WORDS = 4  # position, tokens produced, first token, one spare
+STOPS_AT = 4  # words of the state before what a run stops at: position, tokens produced, first token, one spare
+STATE_WORDS = STOPS_AT + STOP_WORDS
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class KernelLaunch:
 class ChainBuffers:
     """What the chain's kernels read and write beside weights and pages. The host's part is pinned.
 
-    ``state`` i32 [4 + pages of a sequence] is the state and behind it the page table; ``ring`` i32 [n] on the host
-    takes the tokens of a run.
+    ``state`` i32 [STATE_WORDS + pages of a sequence] is the state, what the run stops at, and the page table; ``ring``
+    i32 [n] on the host takes the tokens of a run.
     """
 
     def __init__(self, chain: Chain, device: torch.device, max_seq: int, page_tokens: int) -> None:
@@ -159,9 +161,9 @@ class ChainStep:
                 qkv=_at(buffers.qkv), out=_at(buffers.attended),
                 pages=_at(pages),
                 page_table=table, q_gain=_at(weights["q_norm"]),
-                k_gain=_at(weights["k_norm"]), turns=_at(buffers.turns), state=_at(buffers.state), step=number,
-                page_tokens=self._pool.page_tokens, table_width=buffers.state.numel() - STATE_WORDS,
-                eps=chain.eps, scale=chain.scale * log2(EULER),
+                k_gain=_at(weights["k_norm"]), turns=_at(buffers.turns), state=_at(buffers.state),
+                stopped=_at(buffers.state) + 4 * STOPS_AT, step=number, page_tokens=self._pool.page_tokens,
+                table_width=buffers.state.numel() - STATE_WORDS, eps=chain.eps, scale=chain.scale * log2(EULER),
             ),
         )  # fmt: skip
         yield _product(
@@ -192,8 +194,9 @@ class ChainStep:
             arguments.Advance(
                 best=_at(buffers.best), best_id=_at(buffers.best_id), embedding=_at(self._weights.embedding),
                 gain=_at(self._layers[0]["norm"]), row=_at(buffers.row), next=_at(buffers.row_normed),
-                squares=_at(buffers.row_squares), ring=_at(buffers.ring), state=_at(buffers.state), blocks=blocks,
-                width=self._chain.hidden, square_count=buffers.row_squares.numel(), step=number, steps=steps,
+                squares=_at(buffers.row_squares), ring=_at(buffers.ring), state=_at(buffers.state),
+                stops=_at(buffers.state) + 4 * STOPS_AT, blocks=blocks, width=self._chain.hidden,
+                square_count=buffers.row_squares.numel(), step=number, steps=steps,
             ),
         )  # fmt: skip
 

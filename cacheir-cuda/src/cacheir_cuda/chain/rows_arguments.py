@@ -51,7 +51,7 @@ class RowsAdvance(Structure):
 
     _fields_ = (
         ("begin", RowsBegin), ("best", c_void_p), ("best_id", c_void_p), ("tokens", c_void_p), ("ring", c_void_p),
-        ("positions", c_void_p), ("slots", c_void_p), ("produced", c_void_p), ("page_table", c_void_p),
-        ("blocks", c_int), ("row_count", c_int), ("page_tokens", c_int), ("table_width", c_int), ("step", c_int),
-        ("steps", c_int),
+        ("positions", c_void_p), ("slots", c_void_p), ("produced", c_void_p), ("stops", c_void_p),
+        ("page_table", c_void_p), ("blocks", c_int), ("row_count", c_int), ("page_tokens", c_int),
+        ("table_width", c_int), ("step", c_int), ("steps", c_int),
     )  # fmt: skip

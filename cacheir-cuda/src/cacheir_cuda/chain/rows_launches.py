@@ -101,16 +101,25 @@ class RowsStep:
         )  # fmt: skip
 
     def advance(
-        self, inputs: RowsInputs, ring: torch.Tensor, produced: torch.Tensor, step: int, steps: int
+        self,
+        inputs: RowsInputs,
+        ring: torch.Tensor,
+        produced: torch.Tensor,
+        step: int,
+        steps: int,
+        stops: torch.Tensor | None = None,
     ) -> KernelLaunch:
-        """Each row's token to ``ring`` i32 [*, R] (pinned) and to the step after; the last of ``steps`` moves on."""
+        """Each row's token to ``ring`` i32 [*, R] (pinned) and to the step after; the last of ``steps`` moves on.
+
+        ``stops`` i32 [R, STOP_WORDS]: where answers end, None where all rows go on.
+        """
         buffers, table = self.buffers, inputs.page_table
         return KernelLaunch(
             rows_tiles.ADVANCE, inputs.count, rows_tiles.BEGIN_THREADS, 0,
             arguments.RowsAdvance(
                 begin=self._begin(inputs), best=_at(buffers.best), best_id=_at(buffers.best_id),
                 tokens=_at(inputs.tokens), ring=_at(ring), positions=_at(inputs.positions), slots=_at(inputs.slots),
-                produced=_at(produced), page_table=_at(table), blocks=self.head(inputs.count).blocks,
+                produced=_at(produced), stops=_at(stops), page_table=_at(table), blocks=self.head(inputs.count).blocks,
                 row_count=inputs.count, page_tokens=self._pool.page_tokens, table_width=table.shape[1], step=step,
                 steps=steps if step == steps - 1 else 0,
             ),

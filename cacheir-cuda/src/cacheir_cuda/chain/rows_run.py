@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from cacheir.errors import BackendError, BackendUnavailable
 from cacheir.runtime.executor import Row, Sink
@@ -26,13 +24,13 @@ from cacheir_cuda.chain.run import split_steps, why_no_pages
 from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.pool import Pool
+from cacheir_cuda.row_stops import I32, STOP_WORDS
 from cacheir_cuda.under_way import UnderWay
 
 SOURCE = "rows_chain"
 COUNTS = (2, 4, 8, 16, 32)  # rows of the recorded graphs; a step of fewer is filled up
 STEPS_OF_GRAPHS = (8, 4, 2, 1)
 FREE_ROWS = {"slots": -1}  # rows beyond those of a step are at position 0 of page 0, their token is kept nowhere
-I32 = NDArray[np.int32]
 
 
 class RowsChain:
@@ -63,16 +61,19 @@ class RowsChain:
         self._table_width, self._max_seq = positions.table_width, max_seq
         self._prompts = RowsPrompts(self._step, self._module, positions, self._device)
 
-    def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
-        """``n`` greedy steps of ``rows``, whose first inputs are ``staged``; how many were reported to ``sink``."""
+    def run(self, rows: Sequence[Row], staged: Staged, stops: I32, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` greedy steps of ``rows``, whose first inputs are ``staged``; how many were reported to ``sink``.
+
+        ``stops`` are their words of ``RowStops``.
+        """
         sizes = rising(n)
-        recorded, launch = self._begun(staged, sizes)
+        recorded, launch = self._begun({**staged.inputs, "stops": stops}, sizes)
         told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
         return tell_steps(sizes, launch, told, sink)
 
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One greedy step on the device's queue."""
-        recorded, launch = self._begun(staged, (1,))
+        recorded, launch = self._begun(staged.inputs, (1,))
         launch(1)
 
         told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
@@ -116,20 +117,20 @@ class RowsChain:
         self.close_pages()
         self._module.close()
 
-    def _begun(self, staged: Staged, sizes: Sequence[int]) -> tuple[_Recorded, Callable[[int], None]]:
-        """The inputs and the first row of a run on the device's queue, and what launches a graph of so many steps.
+    def _begun(self, given: Mapping[str, I32], sizes: Sequence[int]) -> tuple[_Recorded, Callable[[int], None]]:
+        """The inputs ``given`` and the first row of a run on the queue, and what launches a graph of so many steps.
 
         The graphs of ``sizes`` are there before anything is launched.
         """
         assert self._step is not None, "open comes first"
-        count = next(size for size in COUNTS if staged.rows <= size)
+        count = next(size for size in COUNTS if len(given["positions"]) <= size)
         if count not in self._recorded:
             made = self._recorded[count] = _Recorded(count, self._table_width, self._max_seq, self._device)
             made.begin = [self._step.begin(made.rows)]
         self._over.synchronize()  # whatever became of the run before, its ring and inputs are free from here on
         recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
         graphs = {steps: self._graph(recorded, steps) for steps in sizes}
-        recorded.inputs.fill_up(staged.inputs, FREE_ROWS)
+        recorded.inputs.fill_up(given, FREE_ROWS)
         recorded.ring[: sum(sizes)] = EMPTY
         self._module.launch(recorded.begin, stream.cuda_stream)
 
@@ -147,8 +148,10 @@ class RowsChain:
             for number in range(steps):
                 launches += self._step.layers(recorded.rows, number)
                 launches.append(self._step.head(recorded.count))
-                produced = recorded.inputs.tensors["produced"]
-                launches.append(self._step.advance(recorded.rows, recorded.tokens, produced, number, steps))
+                given = recorded.inputs.tensors
+                launches.append(
+                    self._step.advance(recorded.rows, recorded.tokens, given["produced"], number, steps, given["stops"])
+                )
             recorded.graphs[steps] = self._module.record(checked(launches))
             self._captures += 1
         return recorded.graphs[steps]
@@ -166,7 +169,11 @@ class _Recorded:
 
     def __init__(self, count: int, table_width: int, most_steps: int, device: torch.device) -> None:
         names = ("tokens", "positions", "slots", "produced")
-        shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(names, (count,)), "page_table": (count, table_width)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "stops": (count, STOP_WORDS),  # first: the kernel reads 16 bytes at a time
+            **dict.fromkeys(names, (count,)),
+            "page_table": (count, table_width),
+        }
         self.count = count
         self.inputs = MainInputs(shapes, device)
         given = self.inputs.tensors

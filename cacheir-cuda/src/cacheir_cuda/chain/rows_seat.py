@@ -18,6 +18,7 @@ from cacheir_cuda.chain.rows_run import COUNTS, RowsChain
 from cacheir_cuda.layer_plan import MainPlan
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.prefill_graphs import greedy_tokens
+from cacheir_cuda.row_stops import I32
 from cacheir_cuda.under_way import UnderWay
 
 MOST_ROWS = COUNTS[-1]
@@ -60,11 +61,11 @@ class RowsSeat:
         """Whether a greedy decode step of ``count`` rows runs here."""
         return not self.refusal and 1 < count <= MOST_ROWS
 
-    def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
+    def run(self, rows: Sequence[Row], staged: Staged, stops: I32, n: int, slots: Slots, sink: Sink) -> int:
         """``RowsChain.run``."""
         assert self._rows is not None
         self.steps += n
-        return self._rows.run(rows, staged, n, slots, sink)
+        return self._rows.run(rows, staged, stops, n, slots, sink)
 
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """``RowsChain.start``."""

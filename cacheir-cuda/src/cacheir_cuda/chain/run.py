@@ -16,11 +16,12 @@ from cacheir_cuda.chain import tiles
 from cacheir_cuda.chain.cubins import FOLDER, load_cubin, other_folders
 from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.early_reads import checked
-from cacheir_cuda.chain.launches import STATE_WORDS, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
+from cacheir_cuda.chain.launches import STATE_WORDS, STOPS_AT, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
+from cacheir_cuda.row_stops import I32
 
 STEPS_OF_GRAPHS = (16, 8, 4, 2, 1)  # the gap between two graphs is paid once for so many tokens
 
@@ -65,13 +66,17 @@ class DecodeChain:
         self._begin = self._step.begin()
         self._host_state, self._ring = self._buffers.host_state.numpy(), self._buffers.ring.numpy()
 
-    def run(self, row: Row, staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
-        """``n`` steps of ``row``, whose first inputs are ``staged``; how many were reported to ``sink``."""
+    def run(self, row: Row, staged: Staged, stops: I32 | None, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` steps of ``row``, whose first inputs are ``staged``; how many were reported to ``sink``.
+
+        ``stops`` are its words of ``RowStops``, None for a single step.
+        """
         inputs, host, stream = staged.inputs, self._host_state, torch.cuda.current_stream(self._device)
         table, sizes = inputs["page_table"][0], split_steps(n)
         graphs = {steps: self.graph(steps) for steps in sizes}
         self._over.synchronize()  # whatever became of the run before, its ring and state are free from here on
         host[0], host[1], host[2] = inputs["positions"][0], 0, inputs["tokens"][0]
+        host[STOPS_AT:STATE_WORDS] = 0 if stops is None else stops[0]
         host[STATE_WORDS : STATE_WORDS + len(table)] = table
         self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
         self._ring[:n] = EMPTY

@@ -22,6 +22,7 @@ from cacheir_cuda.heads import is_greedy
 from cacheir_cuda.options import CudaOptions
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
+from cacheir_cuda.row_stops import I32
 from cacheir_cuda.under_way import Begun
 
 
@@ -78,19 +79,21 @@ class ChainSeat:
         fits = not self.refusal if len(rows) == 1 else self.rows.takes(len(rows))
         return fits and all(is_greedy(row, slots) for row in rows)
 
-    def run(self, rows: Sequence[Row], staged: Staged, n: int, slots: Slots, sink: Sink) -> int:
-        """``n`` steps of ``rows``; how many were reported to ``sink``."""
+    def run(self, rows: Sequence[Row], staged: Staged, stops: I32, n: int, slots: Slots, sink: Sink) -> int:
+        """``n`` steps of ``rows``, which end at ``stops`` (``RowStops.words``); how many were reported to ``sink``."""
         if len(rows) > 1:
-            return self.rows.run(rows, staged, n, slots, sink)
+            return self.rows.run(rows, staged, stops, n, slots, sink)
         assert self._chain is not None
         self.steps += n
-        return self._chain.run(rows[0], staged, n, slots, sink)
+        return self._chain.run(rows[0], staged, stops, n, slots, sink)
 
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> Begun:
         """One step of ``rows``, on the device's queue where there are several."""
         if len(rows) > 1:
             return self.rows.start(rows, staged, slots)
-        return one_step(partial(self.run, rows, staged, 1, slots))
+        assert self._chain is not None
+        self.steps += 1
+        return one_step(partial(self._chain.run, rows[0], staged, None, 1, slots))
 
     def close_pages(self) -> None:
         """Let go of the graphs, which hold places of pages."""

@@ -9,11 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from cacheir.runtime.executor import Row, RowOutput, Sink
-from cacheir.runtime.row_outputs import token_output
 from cacheir.runtime.slots import Slots
 from cacheir_cuda.decode_graphs import STEPS_IN_FLIGHT
+from cacheir_cuda.row_stops import is_over, told_output
 
-EMPTY = -2  # a place of the ring whose token is still to come; -1 says that the logits were not finite
+EMPTY = -2  # a place of the ring whose token is still to come; -1: the logits were not finite; row_stops.STOPPED
 
 
 def tell_steps(
@@ -23,7 +23,7 @@ def tell_steps(
 
     Before step ``number`` is waited for (``told``), ``STEPS_IN_FLIGHT`` steps from it on are launched, as far as
     there are any: enough that the device never waits for a host that is busy with tokens, few enough that little is
-    computed for nobody where a row fails or ``sink`` asks to stop.
+    computed for nobody where a row fails, all have stopped or ``sink`` asks to stop.
     """
     left, launched = deque(sizes), 0
     for number in range(sum(sizes)):
@@ -31,7 +31,7 @@ def tell_steps(
             launch(left[0])
             launched += left.popleft()
         outputs = told(number)
-        if sink(outputs) or any(output.error for output in outputs):
+        if sink(outputs) or is_over(outputs):
             return number + 1
     return launched
 
@@ -52,9 +52,4 @@ class RingReader:
         place = self._tokens[number]
         while EMPTY in (tokens := place.tolist()):
             self._idle(number)
-        outputs = []
-        for (row, slot), token in zip(self._rows, tokens):
-            outputs.append(token_output(row, token))
-            if token >= 0:
-                slot.last_token = token
-        return tuple(outputs)
+        return tuple(told_output(row, slot, token) for (row, slot), token in zip(self._rows, tokens))
