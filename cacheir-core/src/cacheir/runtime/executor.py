@@ -218,8 +218,8 @@ class Executor(Protocol):
     reason where a row's next step needs the host. A ``sink`` that returns True wants no further step: an executor whose
     ``Capabilities.stops_ahead`` is set reports none, others may go on. An executor that knows where answers end
     (``row_ends.ends_of``) reports a row behind its end as ``stopped``, stores nothing more for it, and is through once
-    all rows are. ``copy_pages`` takes (source, target) pairs within a group. ``read_pages`` gives f32 arrays [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages``
-    takes the same.
+    all rows are. ``copy_pages`` takes (source, target) pairs within a group. ``read_pages`` gives f32 arrays
+    [pages, layers, 2, heads, page_tokens, head_dim]; ``write_pages`` takes the same.
     """
 
     def load(self, program: Program, weights: WeightStore) -> None: ...

@@ -21,9 +21,11 @@ from cacheir.models.imported import GenerationDefaults
 from cacheir.reference.sampling import allowed_tokens, sample_row
 from cacheir.runtime.executor import CallTiming, Capabilities, MemoryUse, Row, RowOutput, Sink, Step, StepOutput
 from cacheir.runtime.open_model import OpenModel, open_model
+from cacheir.runtime.row_ends import ends_with
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.runtime.sequence import Sequence as TokenSequence
 from cacheir.runtime.session import Session
+from cacheir.runtime.slots import Slots
 from cacheir.schedule.program import Program
 
 SPECIAL = {256: "<s>", 257: "</s>", 258: "<|im_start|>", 259: "<|im_end|>"}
@@ -71,8 +73,9 @@ class ByteTokenizer:
 class FakeExecutor:
     """``script`` gives the logits after a history; without one they are noise that is a function of it.
 
-    ``fault(step, row)`` may return an error for a row, or raise. Every step taken is in ``steps``. Where every one of
-    ``kinds`` has a window, the history is what the first of them leaves of it.
+    ``fault(step, row)`` may return an error for a row, or raise. Every step taken is in ``steps``. With ``knows_ends``
+    a row that ended is in no further step of a ``run_ahead``, which reports it as stopped. Where every one of ``kinds``
+    has a window, the history is what the first of them leaves of it.
     """
 
     def __init__(
@@ -87,11 +90,13 @@ class FakeExecutor:
         masks: bool = True,
         max_tokens: int = 64,
         kinds: tuple[KVType, ...] = (),
+        knows_ends: bool = False,
     ) -> None:
         self.page_tokens = page_tokens
         self.kinds = kinds or GROUPS[:groups]
         self.vocab = vocab
         self.script = script
+        self.knows_ends = knows_ends
         self.steps: list[Step] = []
         self.ahead_calls: list[int] = []
         self.fault: Callable[[Step, Row], str | None] = lambda step, row: None
@@ -139,15 +144,23 @@ class FakeExecutor:
         if any(row.want != "token" for row in step.rows):
             raise UsageError("what is wanted besides tokens needs the host")
         self.ahead_calls.append(n)
+        slots, stopped = Slots(), dict[int, RowOutput]()
         for number in range(n):
-            output = self.wait(self.submit(step))
-            if (sink(output.rows) and self._capabilities.stops_ahead) or any(row.error for row in output.rows):
+            live = [row for row in step.rows if row.slot not in stopped]
+            made = {one.slot: one for one in self.wait(self.submit(replace(step, rows=tuple(live)))).rows} | stopped
+            rows = tuple(made[row.slot] for row in step.rows)
+            if self.knows_ends:
+                over = [row.slot for row in live if ends_with(row, made[row.slot].token, slots)]
+                stopped |= {slot: RowOutput(slot=slot, stopped=True) for slot in over}
+            if (sink(rows) and self._capabilities.stops_ahead) or any(row.error for row in rows):
                 return number + 1
-            rows = (
+            if len(stopped) == len(step.rows):
+                return number + 1
+            following = (
                 replace(row, tokens=(result.token or 0,), position=row.position + 1, draw=row.draw + 1)
-                for row, result in zip(step.rows, output.rows)
+                for row, result in zip(step.rows, rows)
             )
-            step = replace(step, rows=tuple(rows))
+            step = replace(step, rows=tuple(following))
         return n
 
     def copy_pages(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
