@@ -83,6 +83,7 @@ SNAPSHOT = {
     "cacheir_deduplicated_requests": ["counter"],
     "cacheir_aged_admissions": ["counter"],
     "cacheir_plans": ["counter", "origin"],
+    "cacheir_fast_lane": ["counter", "result"],
     "cacheir_kernel_fallbacks": ["counter", "reason"],
     "cacheir_graph_misses": ["counter", "reason"],
     "cacheir_draft_tokens": ["counter", "result"],

@@ -14,6 +14,7 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.engine_thread import EngineThread
 from cacheir.runtime.engine.job import Event, Job
 from cacheir.runtime.engine.plan_step import EngineLimits, plan_step
+from cacheir.runtime.engine.planner import FAST_LANE
 from cacheir.runtime.engine.prompt_lookup import Speculation
 from cacheir.runtime.request import admit
 from cacheir.runtime.sampling import SamplingParams
@@ -84,18 +85,31 @@ REQUEST = st.fixed_dictionaries(
     run_ahead=st.booleans(),
     overlaps=st.booleans(),
     draft_tokens=st.sampled_from([0, 0, 0, 2]),
+    fast_lane=st.sampled_from([True, True, False]),
     faulty_step=st.none() | st.integers(0, 12),
     speeds=st.lists(st.sampled_from([1e-5, 1e-4, 1e-2, 1.0, 11.0]), min_size=1, max_size=5),
 )
 def test_plans_are_those_of_plan_step_and_no_token_changes(
-    fake, checked, requests, page_tokens, pool_pages, groups, run_ahead, overlaps, draft_tokens, faulty_step, speeds
+    fake,
+    checked,
+    requests,
+    page_tokens,
+    pool_pages,
+    groups,
+    run_ahead,
+    overlaps,
+    draft_tokens,
+    fast_lane,
+    faulty_step,
+    speeds,
 ):
     kind = fake.OverlappingExecutor if overlaps else fake.FakeExecutor
     executor = kind(page_tokens=page_tokens, groups=groups, run_ahead=run_ahead)
     model = fake.open_fake(executor, kv_tokens=pool_pages * page_tokens)
     # How fast steps are decides how many the executor runs ahead, and who has aged; so it is drawn too.
     ticks = accumulate(cycle(speeds))
-    running = Engine(model, LIMITS, speculation=Speculation(draft_tokens=draft_tokens), clock=lambda: next(ticks))
+    drafts = Speculation(draft_tokens=draft_tokens)
+    running = Engine(model, LIMITS, speculation=drafts, clock=lambda: next(ticks), fast_lane=fast_lane)
     families = [[(3 * place * (family + 1) + place // 7) % 200 for place in range(30)] for family in range(3)]
     jobs, events = {}, {}
     for number, asked in enumerate(requests):
@@ -153,8 +167,33 @@ def test_plans_are_those_of_plan_step_and_no_token_changes(
         else:
             assert (ids_of(mine), text, last.outcome) == (ids_of(wanted), theirs, wanted[-1].outcome)
             assert logprobs_of(mine) == logprobs_of(wanted)
+    counters = running.state.counters
+    assert counters.fast_lane["taken"] == counters.plans["repeated"] and set(counters.fast_lane) <= set(FAST_LANE)
+    assert counters.fast_lane.total() == counters.plans.total() - counters.plans["discarded"]
+    assert fast_lane or {name for name, count in counters.fast_lane.items() if count} <= {"off"}
     running.close()
     assert all(pool.free == pool.size for pool in running.state.kv.pools)
+
+
+@pytest.mark.parametrize("fast_lane", [True, False])
+def test_the_fast_lane_of_requests_that_want_the_same(fake, fast_lane):
+    """Why a plan is made anew is counted; the answers are the same either way."""
+    executor = fake.FakeExecutor(groups=1, run_ahead=False)
+    model = fake.open_fake(executor)
+    running = Engine(model, LIMITS, fast_lane=fast_lane)
+    told = running.generate([job(model, name, [3, 4, number], 9) for number, name in enumerate("abcd")])
+    # A step of prompts, the first of tokens, seven of which each has the plan of the one before.
+    assert running.state.counters.fast_lane == ({"waiting": 1, "mixed": 1, "taken": 7} if fast_lane else {"off": 9})
+    for number, events in enumerate(told):
+        assert ids_of(events) == fake.expected(executor, [3, 4, number], 9)
+    for name, ids, count in (("first", [7, 8], 12), ("second", [7, 9], 3)):
+        running.submit(job(model, name, ids, count), lambda event: None)
+        running.step()
+        running.step()
+    running.run()
+    lane = running.state.counters.fast_lane
+    assert (lane["waiting"], lane["changed"]) == ((3, 1) if fast_lane else (0, 0))
+    assert not set(lane) - set(FAST_LANE)
 
 
 def test_the_next_step_is_planned_and_the_last_one_told_while_a_step_runs(fake, monkeypatch):

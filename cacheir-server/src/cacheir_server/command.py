@@ -51,6 +51,7 @@ def serve(
     spill_folder: str = typer.Option("", help="Spill to a file in this folder instead of to memory."),
     draft_tokens: int = typer.Option(0, min=0, max=16, help="Tokens to guess from the prompt, for greedy requests."),
     share_duplicates: bool = typer.Option(True, help="Compute greedy requests that are equal in all once."),
+    fast_lane: bool = typer.Option(True, help="Use a step's plan again while all requests want one more token."),
     record: int = typer.Option(256, min=0, help="Scheduler decisions that are kept for `cacheir incident save`."),
     precise: bool = typer.Option(False, help="Take only kernels that compute in f32."),
     quant: str = typer.Option(
@@ -160,6 +161,7 @@ def serve(
         audit_every=audit_cache,
         spill=policy,
         share_duplicates=share_duplicates,
+        fast_lane=fast_lane,
     )
     service = Service(runtime, settings, engine)
     run_server(create_app(service, spans), service, host, port)

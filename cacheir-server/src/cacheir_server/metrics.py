@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import OUTCOMES, Event, Job
 from cacheir.runtime.engine.plan_step import WAIT_REASONS
-from cacheir.runtime.engine.planner import PLAN_ORIGINS
+from cacheir.runtime.engine.planner import FAST_LANE, PLAN_ORIGINS
 from cacheir.runtime.engine.prefix_node import MISS_REASONS
 from cacheir.runtime.engine.spill import SPEED_SOURCES
 from cacheir.runtime.engine.state import EngineState
@@ -130,6 +130,8 @@ class Metrics(Collector):
         modes = ("prefill", "decode", "run_ahead")
         yield _sums("cacheir_steps", "Calls of the executor.", "mode", counters.steps, modes)
         yield _sums("cacheir_plans", "Plans of a step, by how they came about.", "origin", counters.plans, PLAN_ORIGINS)
+        about = "Plans by whether they took the fast lane, or why not."
+        yield _sums("cacheir_fast_lane", about, "result", counters.fast_lane, FAST_LANE)
         yield _sum("cacheir_prompt_tokens", "Tokens of prompts.", counters.prompt_tokens)
         yield _sum("cacheir_generation_tokens", "Tokens sampled.", counters.sampled_tokens)
 

@@ -19,6 +19,7 @@ class EngineCounters:
     steps: Counter[str] = field(default_factory=Counter)  # by mode: prefill, decode, run_ahead
     requests: Counter[str] = field(default_factory=Counter)
     plans: Counter[str] = field(default_factory=Counter)  # by origin: planner.PLAN_ORIGINS
+    fast_lane: Counter[str] = field(default_factory=Counter)  # plans, by planner.FAST_LANE
     refused: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     preemptions: Counter[str] = field(default_factory=Counter)  # by kind: recompute, spill

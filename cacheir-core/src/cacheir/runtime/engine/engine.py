@@ -42,7 +42,8 @@ class Engine:
 
     ``submit`` queues a job and ``step`` moves all that run by one step; events go to the jobs' sinks from within. The
     engine takes the runner's lock for a step, so sessions of the same model may be used beside it. Without
-    ``share_duplicates`` every job is computed for itself, whatever the job says.
+    ``share_duplicates`` every job is computed for itself, whatever the job says; without ``fast_lane`` no step has the
+    plan of the one before.
 
     Where the executor overlaps (``Capabilities.overlaps``), what a step brought is told, and the step after next is
     planned, while the next one runs: events of a step may come in the call after its own, or by ``tell``.
@@ -62,6 +63,7 @@ class Engine:
         audit_every: int = 0,
         spill: SpillPolicy = NO_SPILL,
         share_duplicates: bool = True,
+        fast_lane: bool = True,
     ) -> None:
         self._model = model
         self._clock = clock
@@ -93,7 +95,7 @@ class Engine:
             switches=model.runner.switches,
             spills=spill.mode != "off",
         )
-        self._planner = Planner(self.state, order)
+        self._planner = Planner(self.state, order, fast_lane)
         self._steps = StepRunner(model.executor, self.state.outbox)
 
     @property

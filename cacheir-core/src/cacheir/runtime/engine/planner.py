@@ -26,20 +26,24 @@ Order = Callable[[Sequence[Any], float, float], Sequence[Any]]
 # How a plan came about: it repeats the last one, it was made while the step before it ran, or when it was needed.
 # A plan that was made ahead and did not fit what the step brought counts as "discarded" besides.
 PLAN_ORIGINS = ("repeated", "ahead", "made", "discarded")
+# Whether a plan took the fast lane, or why not: it is switched off, somebody waits, those that run want other things
+# than one more token each of the executor's picking, somebody came or went, a draft is to be checked, pages are short.
+FAST_LANE = ("taken", "off", "waiting", "mixed", "changed", "draft", "pages")
 
 
 class Planner:
-    """Asks ``plan_step`` as seldom and as early as it can. Reads the state, and changes nothing of it.
+    """Asks ``plan_step`` as seldom and as early as it can. Of the state it changes the counters alone.
 
-    *Repeat*: where all that run want one more token of the executor's own picking, none has a draft, nobody waits and
-    nobody came, went or lost pages since (``EngineState.changes``), the plan of the last step is the plan of this one.
+    *Repeat*, the fast lane of requests that want the same: where all that run want one more token of the executor's own
+    picking, none has a draft, nobody waits and nobody came, went or lost pages since (``EngineState.changes``), the
+    plan of the last step is the plan of this one. Without ``fast_lane`` none is.
     *Ahead*: while a step is under way ``foresee`` plans the one after it, from what every row will be unless an answer
     ends early or somebody comes. Whatever the plan was made from is compared before it is used, so that it is always
     the plan that ``plan_step`` would make now.
     """
 
-    def __init__(self, state: EngineState, order: Order) -> None:
-        self._state, self._order = state, order
+    def __init__(self, state: EngineState, order: Order, fast_lane: bool = True) -> None:
+        self._state, self._order, self._fast_lane = state, order, fast_lane
         self._steady: EnginePlan | None = None
         self._changes = -1
         self._foreseen: _Foreseen | None = None
@@ -48,7 +52,9 @@ class Planner:
         """The next plan and how it came about (of ``PLAN_ORIGINS``); ``ahead`` as ``plan_step`` takes it."""
         state = self._state
         foreseen, self._foreseen = self._foreseen, None
-        if (again := self._repeated(ahead)) is not None:
+        again, lane = self._repeated(ahead)
+        state.counters.fast_lane[lane] += 1
+        if again is not None:
             return again, ("repeated",)
         waiting = self.waiting(now)
         if foreseen is not None and foreseen.fits(state, waiting, ahead):
@@ -65,7 +71,9 @@ class Planner:
         """``plan`` has its pages and is about to run: the next one may repeat it."""
         running = self._state.running
         if plan is not self._steady:
-            steady = plan.mode == "decode" and not plan.preempted and len(plan.parts) == len(running)
+            steady = (
+                self._fast_lane and plan.mode == "decode" and not plan.preempted and len(plan.parts) == len(running)
+            )
             # Who was just admitted stands last in the plan, and from now on in the order of rank.
             steady = steady and all(part.entry is entry and _steady(part) for part, entry in zip(plan.parts, running))
             self._steady = plan if steady else None
@@ -112,21 +120,28 @@ class Planner:
         free = sum(kv.pools[group].needed(page) == count for page, count in given.items())
         return replace(space, pages=space.pages + free)
 
-    def _repeated(self, ahead: int) -> EnginePlan | None:
-        """The last plan once more, with as many steps ahead as there are pages for."""
+    def _repeated(self, ahead: int) -> tuple[EnginePlan | None, str]:
+        """The last plan once more, with as many steps ahead as there are pages for, and a word of ``FAST_LANE``."""
         plan, state = self._steady, self._state
         if plan is None or state.waiting or state.changes != self._changes:
-            return None
+            return None, self._why_not()
         if any(entry.draft for entry in state.running):  # a draft is found from the tokens, which are no change
-            return None
+            return None, "draft"
         space = state.space
         if space.pages < len(plan.parts):  # each row takes at most one more
-            return None
+            return None, "pages"
         if ahead > 1:
             ahead = steps_ahead(plan.parts, min(ahead, state.limits.max_ahead), space.pages, space.page_tokens)
         if plan.ahead != ahead or plan.admitted:
             plan = self._steady = replace(plan, ahead=ahead, admitted=())
-        return plan
+        return plan, "taken"
+
+    def _why_not(self) -> str:
+        if not self._fast_lane:
+            return "off"
+        if self._state.waiting:
+            return "waiting"
+        return "mixed" if self._steady is None else "changed"
 
 
 @dataclass(frozen=True, kw_only=True)
