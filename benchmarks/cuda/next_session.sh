@@ -35,6 +35,11 @@ for each in rows_ product_ stream_ attention_ head_h advance_row; do
   CHAIN_KERNELS="$CHAIN_KERNELS --kernel-name kns=$each"
 done
 
+OP_KERNELS=
+for each in linear_ gated_ qkv_ paged_ rms_norm swiglu; do
+  OP_KERNELS="$OP_KERNELS --kernel-name kns=$each"
+done
+
 # The command behind tool $1 of compute-sanitizer, as part $2, of kernels that FILTER lets through.
 checked() {
   tool=$1 part=$2
@@ -77,16 +82,18 @@ tune)
     "$(model qwen3-0.6b)" first_tokens throughput 2>&1 | cut -c1-300
   ;;
 sanitize)
-  for tool in memcheck racecheck; do
-    for part in launches graphs; do checked $tool $part python3 benchmarks/cuda/sanitized.py $part & done
-    for part in qwen3-0.6b qwen3-1.7b r1-distill-1.5b llama-3.1-8b; do
-      # racecheck looks at the chains' kernels alone: torch's, which draw the weights, take it minutes.
-      if [ $tool = racecheck ]; then ours=$CHAIN_KERNELS; else ours=; fi
-      FILTER=$ours checked $tool $part python3 benchmarks/cuda/sanitized.py $part &
-    done
-    CACHEIR_TEST_DEVICE=cuda checked $tool ops python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
-      --import-mode=importlib cacheir-cuda/tests/test_compiled_ops.py &
+  tests="python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider --import-mode=importlib cacheir-cuda/tests/test_compiled_ops.py"
+  for part in launches graphs; do
+    for tool in memcheck racecheck; do checked $tool $part python3 benchmarks/cuda/sanitized.py $part & done
   done
+  for part in qwen3-0.6b qwen3-1.7b r1-distill-1.5b llama-3.1-8b; do
+    checked memcheck $part python3 benchmarks/cuda/sanitized.py $part &
+    # racecheck follows each access to shared memory: it gets our kernels alone, of one layer, one after the other.
+    FILTER=$CHAIN_KERNELS checked racecheck $part python3 benchmarks/cuda/sanitized_chain.py $part &
+  done
+  export CACHEIR_TEST_DEVICE=cuda
+  checked memcheck ops $tests &
+  FILTER=$OP_KERNELS checked racecheck ops $tests &
   wait
   for found in "$OUT"/sanitized_*.txt; do tail -n 1 "$found"; done
   ;;

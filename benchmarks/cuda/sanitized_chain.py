@@ -22,7 +22,7 @@ from cacheir_cuda.chain.rows_refusal import why_not_rows
 from cacheir_cuda.row_stops import NEVER
 
 LAYERS, VOCABULARY = 1, 4096
-POSITIONS = (0, 15, 16, 40, 127, 300)  # beside the borders of pages, and behind several
+POSITIONS = (0, 15, 16, 300)  # beside the borders of pages, and behind several
 BEGAN = time.perf_counter()
 
 
