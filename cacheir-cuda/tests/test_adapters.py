@@ -232,6 +232,19 @@ def test_pages_that_an_adapter_cannot_read(
         OpenedBackend(program, page_tokens=page_tokens, kv_dtype=kv, extra={"device": "cpu"})
 
 
+@pytest.mark.parametrize("kv", ["", "int8"])
+def test_the_experiment_refuses_other_pages_when_it_is_opened(
+    kv: str, stand_ins: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was switched on, not forced: no step is tried that the library could not do."""
+    program = tiny(monkeypatch, {PREFILL: f"cuda.torch.{PREFILL}", **others()})
+    launches = [launch for launch in flatten(program.program, "decode", "main") if launch.op.name == DECODE]
+    assert {launch.choice(1).kernel for launch in launches} == {"cuda.adapter.flash_attention_vllm_decode"}
+    with pytest.raises(UsageError, match=f"keys of 16 bits, and the pages hold {kv or 'f32'}") as caught:
+        OpenedBackend(program, page_tokens=16, kv_dtype=kv, extra={"device": "cpu"})
+    assert "--kv-dtype bf16" in caught.value.hint
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_missing_library_is_the_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(options.DEVICE_VARIABLE, raising=False)
