@@ -326,6 +326,14 @@ def test_peers_of_core_say_how_they_are_started_or_why_not(tmp_path: Path) -> No
     assert [each.setting for each in found] == ["made weights"]
     with pytest.raises(UsageError, match="not compared with"):
         peer_contestants(installation, [], model=tmp_path, threads=2, pythons=pythons, models={})
+    given: dict[str, Any] = {"model": tmp_path, "threads": 2, "pythons": {"vllm": "p"}, "models": {}}
+    found, _ = peer_contestants(installation, ["vllm"], **given)
+    assert [each.label for each in found] == ["vllm, own process", "vllm, in process"]
+    found, _ = peer_contestants(installation, ["vllm"], **given, settings={"vllm": "in process"})
+    assert [each.setting for each in found] == ["in process"]
+    with pytest.raises(UsageError, match="has no setting 'eager'") as caught:
+        peer_contestants(installation, ["vllm"], **given, settings={"vllm": "eager"})
+    assert "own process, in process" in caught.value.hint
     with pytest.raises(UsageError, match="no cell"):
         chosen_cells(["prefil"])
 

@@ -38,6 +38,7 @@ def run_against(
     precise: bool = False,
     pythons: Sequence[str] = (),
     models: Sequence[str] = (),
+    settings: Sequence[str] = (),
     output: Path | None = None,
 ) -> dict[str, Any]:
     """The report of a comparison. ``output`` FILE.json is written after each cell, with a table FILE.md beside it.
@@ -59,6 +60,7 @@ def run_against(
         threads=count,
         pythons=_pairs(pythons, "--peer-python"),
         models=_pairs(models, "--peer-model"),
+        settings=_pairs(settings, "--peer-setting"),
     )
     for peer, reason in missing.items():
         say(f"{peer} does not run: {reason}")

@@ -32,6 +32,7 @@ _PEER_PYTHON = typer.Option(
     [], "--peer-python", help="PEER=PATH: the Python of the environment that a peer is installed in."
 )
 _PEER_MODEL = typer.Option([], "--peer-model", help="PEER=PATH: what a peer opens where it cannot read MODEL.")
+_PEER_SETTING = typer.Option([], "--peer-setting", help="PEER=SETTING: the only setting that a peer runs in.")
 
 
 @app.command()
@@ -75,6 +76,7 @@ def benchmark(
     ),
     peer_python: list[str] = _PEER_PYTHON,
     peer_model: list[str] = _PEER_MODEL,
+    peer_setting: list[str] = _PEER_SETTING,
     output: Path = _OUTPUT,
     as_json: bool = typer.Option(False, "--json", help="Print the JSON alone, without the summary on standard error."),
 ) -> None:
@@ -106,6 +108,7 @@ def benchmark(
             precise=precise,
             pythons=peer_python,
             models=peer_model,
+            settings=peer_setting,
             output=output,
         )
         print_json(compared)

@@ -63,13 +63,17 @@ def peer_contestants(
     threads: int,
     pythons: Mapping[str, str],
     models: Mapping[str, str],
+    settings: Mapping[str, str] | None = None,
 ) -> tuple[list[Contestant], dict[str, str]]:
     """The settings of each peer of ``names``, and for those that cannot run the reason why.
 
     ``pythons`` names the interpreter of the environment that a peer is installed in, ``models`` what it opens instead
-    of ``model``. UsageError for a name that no plugin registers.
+    of ``model``, ``settings`` the one setting that it runs in. UsageError for a name that no plugin registers, and for
+    a setting that its peer has not.
     """
-    for option, given in (("--peer-python", pythons), ("--peer-model", models)):
+    settings = settings or {}
+    options_of = (("--peer-python", pythons), ("--peer-model", models), ("--peer-setting", settings))
+    for option, given in options_of:
         for name in given:
             if name not in names:
                 raise UsageError(f"{option} names {name!r}, which is not compared with", hint=f"--against {name}")
@@ -88,10 +92,20 @@ def peer_contestants(
             "python": pythons.get(name, ""),
         }
         try:
-            found += _settings(spec, options)
+            found += _chosen(_settings(spec, options), name, settings.get(name))
         except BackendError as error:
             missing[name] = f"{error}{f' ({error.hint})' if error.hint else ''}"
     return found, missing
+
+
+def _chosen(found: list[Contestant], name: str, setting: str | None) -> list[Contestant]:
+    """Those in the setting that was asked for, all where none was."""
+    chosen = [one for one in found if setting in (None, one.setting)]
+    if not chosen:
+        raise UsageError(
+            f"{name} has no setting {setting!r}", hint=f"it has {', '.join(one.setting or 'one' for one in found)}"
+        )
+    return chosen
 
 
 def _settings(spec: PeerSpec, options: Mapping[str, Any]) -> list[Contestant]:

@@ -94,7 +94,7 @@ def why_no_vllm() -> str | None:
 def vllm(options: Mapping[str, Any]) -> Settings:
     """Its engine in a process of its own, as it comes, and in the one that asks. Whole answers alone."""
     return [
-        _setting("", "timed_vllm", options, _VLLM),
+        _setting("own process", "timed_vllm", options, _VLLM),
         _setting("in process", "timed_vllm", options, {**_VLLM, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
     ]
 

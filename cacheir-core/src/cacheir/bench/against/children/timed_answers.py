@@ -9,7 +9,10 @@ from typing import Any
 answer_prompts = importlib.import_module("answer_prompts").answer_prompts  # this folder is the first on the path
 busy_seconds = importlib.import_module("gpu_busy").busy_seconds
 
-_MOST_ROWS, _MOST_TOKENS = 128, 2048
+_MOST_ROWS, _MOST_PROMPT = 128, 2048
+_MOST_TOKENS = 4096  # of a step: 32 prompts of 128 are one
+# How a backend is opened whose matrices and activations --precise leaves in 16 bits.
+_EXACT = {"cuda": {"cuda_dtype": "float32", "blocks": False, "decode_chain": False}}
 
 
 class _Answers:
@@ -24,7 +27,7 @@ class _Answers:
             options["model"],
             options["backend"],
             threads=options["threads"],
-            chunk_tokens=_MOST_TOKENS,
+            chunk_tokens=_MOST_PROMPT,
             kv_dtype=options["kv_dtype"],
             kv_tokens=_MOST_ROWS * 256,
             compile_options=CompileOptions(max_rows=_MOST_ROWS, max_tokens=_MOST_TOKENS, precise=options["precise"]),
@@ -66,20 +69,23 @@ class _Answers:
     def margins(self, cell: dict[str, Any]) -> dict[str, Any]:
         """Of ``partings``, (tokens before, our id, their id): how far apart the exact logits of the two ids are.
 
-        ``error`` is the largest of our logits after the cell's prompts beside those of ``--precise``.
+        ``error`` is the largest of our logits after the cell's prompts beside the exact ones: those of ``--precise``,
+        on a GPU with matrices in float32.
         """
         from cacheir.artifact.card import CompileOptions
         from cacheir.runtime.runtime import Runtime
 
-        exact_options = CompileOptions(max_rows=1, max_tokens=_MOST_TOKENS, precise=True)
+        exact_options = CompileOptions(max_rows=1, max_tokens=_MOST_PROMPT, precise=True)
+        backend = self._runtime.backend_choice.name
         with Runtime(
             self._options["model"],
-            self._options["backend"],
+            backend,
             threads=self._options["threads"],
-            chunk_tokens=_MOST_TOKENS,
+            chunk_tokens=_MOST_PROMPT,
             kv_dtype="f32",
-            kv_tokens=2 * _MOST_TOKENS,
+            kv_tokens=2 * _MOST_PROMPT,
             compile_options=exact_options,
+            backend_options=_EXACT.get(backend, {}),
         ) as exact:
             prompts = answer_prompts(cell, self._vocabulary)[:2]
             errors = [abs(_logits(self._runtime, ids) - _logits(exact, ids)).max() for ids in prompts]
