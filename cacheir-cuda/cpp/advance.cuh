@@ -1,5 +1,6 @@
 // The step to the next token, of the largest logits that the head's blocks found (stream.cuh).
 #pragma once
+#include "largest.cuh"
 #include "stops.cuh"
 
 struct AdvanceArguments {
@@ -32,27 +33,10 @@ __device__ __forceinline__ void advance(const AdvanceArguments &a) {
   if (thread == 0) ending.read(a.stops);
   wait_for_previous();
   NOTE_TIME(2);
-  float best = -INFINITY;
-  int id = 0x7fffffff;
-  for (int i = thread; i < a.blocks; i += WARPS * 32) {
-    const float v = __ldcg(a.best + i);
-    const int other = __ldcg(a.best_id + i);
-    if (v > best || (v == best && other < id)) { best = v; id = other; }
-  }
-#pragma unroll
-  for (int offset = 16; offset; offset >>= 1) {
-    const float v = __shfl_xor_sync(~0u, best, offset);
-    const int other = __shfl_xor_sync(~0u, id, offset);
-    if (v > best || (v == best && other < id)) { best = v; id = other; }
-  }
-  if (lane == 0) { values[warp] = best; ids[warp] = id; }
-  __syncthreads();
+  const int id = token_of_largest<WARPS>(a.best, a.best_id, a.blocks, values, ids);
   if (thread == 0) {
-    for (int i = 1; i < WARPS; i++)
-      if (values[i] > best || (values[i] == best && ids[i] < id)) { best = values[i]; id = ids[i]; }
-    if (best == -INFINITY) id = NO_TOKEN;
     if (a.blocks) *(volatile int *)(a.ring + produced) = ending.told(a.stops, id);
-    chosen = a.blocks ? max(id, 0) : given;
+    chosen = max(a.blocks ? id : given, 0);  // a prompt's token, which the host has not seen, may be none
     if (a.steps) {
       if (!ending.over) a.state->position += a.steps;
       a.state->produced += a.steps;

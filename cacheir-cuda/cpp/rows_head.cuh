@@ -1,6 +1,7 @@
 // The ends of a step of several rows: embedding, the head with each row's largest logit, the step to the next tokens.
 #pragma once
 #include "device.cuh"
+#include "largest.cuh"
 #include "rows_product.cuh"
 #include "stops.cuh"
 
@@ -204,25 +205,9 @@ __device__ __forceinline__ void advance_rows(const RowsAdvanceArguments &a) {
   Ending ending;
   if (a.stops && thread == 0) ending.read(a.stops + row);
   wait_for_previous();
-  float best = -INFINITY;
-  int id = 0x7fffffff;
-  for (int i = thread; i < a.blocks; i += BEGIN_WARPS * 32) {
-    const float v = __ldcg(a.best + row * a.blocks + i);
-    const int other = __ldcg(a.best_id + row * a.blocks + i);
-    if (v > best || (v == best && other < id)) { best = v; id = other; }
-  }
-#pragma unroll
-  for (int offset = 16; offset; offset >>= 1) {
-    const float v = __shfl_xor_sync(~0u, best, offset);
-    const int other = __shfl_xor_sync(~0u, id, offset);
-    if (v > best || (v == best && other < id)) { best = v; id = other; }
-  }
-  if (lane == 0) { values[warp] = best; ids[warp] = id; }
-  __syncthreads();
+  const size_t first = (size_t)row * a.blocks;
+  const int id = token_of_largest<BEGIN_WARPS>(a.best + first, a.best_id + first, a.blocks, values, ids);
   if (thread == 0) {
-    for (int i = 1; i < BEGIN_WARPS; i++)
-      if (values[i] > best || (values[i] == best && ids[i] < id)) { best = values[i]; id = ids[i]; }
-    if (best == -INFINITY) id = NO_TOKEN;
     *(volatile int *)(a.ring + (size_t)produced * a.row_count + row) = a.stops ? ending.told(a.stops + row, id) : id;
     a.tokens[row] = id;
     chosen = id;

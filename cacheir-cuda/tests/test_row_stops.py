@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from cacheir_cuda.kernels import advance  # noqa: E402
 from cacheir_cuda.row_stops import NEVER, STOP_IDS, STOPPED, RowStops, is_over, told_output  # noqa: E402
 
 PAGE, STEPS, UNTOUCHED = 4, 9, 777.0
+SOURCES = Path(__file__).parents[1] / "cpp"
 PROMPTS = ((5, 9, 3), (7, 11, 4, 6, 8), (2, 3))
 
 
@@ -53,6 +56,16 @@ def test_words_of_rows() -> None:
     assert words[1].tolist() == [0, 0, 0, 0, *most]
     assert words[2].tolist() == [0, 4, *NEVER[2:]], "more ids than places: the host looks for them"
     assert stops.counters() == {"stops_on_host: more than 8 ids end an answer": 1}
+
+
+@pytest.mark.skipif(not SOURCES.exists(), reason="the kernels' sources are in the repository alone")
+def test_words_are_those_of_the_kernels() -> None:
+    text = (SOURCES / "stops.cuh").read_text()
+    constants = dict(re.findall(r"constexpr int (\w+) = (-?\d+);", text))
+    assert constants == {"STOPPED": str(STOPPED), "STOP_IDS": str(STOP_IDS)}
+    fields = re.findall(r"int (\w+)(?:\[(\w+)\])?;", text.partition("struct Stops {")[2].partition("};")[0])
+    sizes = [int(constants.get(size, size or 1)) for _, size in fields]
+    assert [name for name, _ in fields] == ["stopped", "left", "unused", "ids"] and sum(sizes) == len(NEVER)
 
 
 def test_what_is_told() -> None:
