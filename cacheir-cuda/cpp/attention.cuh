@@ -159,19 +159,24 @@ template <int HEADS, int KV_HEADS, bool NORMED> __device__ __forceinline__ void 
   wait_for_previous();
   NOTE_TIME(2);
 
-  const bool keeps = appended && !load_word(a.stopped);
+  int stopped = 0;  // read behind what is needed first, and looked at last
   auto append = [&](bf16 *kept, float2 low, float2 high) {
     const u32 l = pack(low.x, low.y), h = pack(high.x, high.y);
     *(u32 *)&kept[2 * lane] = l;
     *(u32 *)&kept[64 + 2 * lane] = h;
-    if (keeps) {
+    if (!stopped) {
       *(u32 *)appended = l;
       *(u32 *)(appended + 64) = h;
     }
   };
-  if (owns && warp == VALUE_WARP) append(fresh[1], load_pair(value_source), load_pair(value_source + 64));
+  if (owns && warp == VALUE_WARP) {
+    const float2 low = load_pair(value_source), high = load_pair(value_source + 64);
+    stopped = load_word(a.stopped);
+    append(fresh[1], low, high);
+  }
   if (is_query || (owns && is_key)) {
     float2 low = load_pair(source), high = load_pair(source + 64);
+    if (is_key) stopped = load_word(a.stopped);
     if (NORMED) {
       const float squares = lane_sum<32>(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
       const float scale = rsqrtf(squares * (1.f / HEAD) + a.eps);

@@ -191,7 +191,8 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   if (PROMPT) begin();
   if (is_query || (owns && warp <= PER + 1)) {
     Turned x = {load_pair(source), load_pair(source + 64)};
-    const bool keeps = appended && load_word(a.slots + row) >= 0;  // the step before may have been the row's last
+    int slot = -1;
+    if (appended) slot = load_word(a.slots + row);  // the step before may have been the row's last
     if (is_query || is_key) x = turned<NORMED>(x, turn, gain, a.eps);
     if (is_query) {
       x.low.x *= a.scale; x.low.y *= a.scale; x.high.x *= a.scale; x.high.y *= a.scale;
@@ -204,7 +205,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
       const u32 l = pack(x.low.x, x.low.y), h = pack(x.high.x, x.high.y);
       *(u32 *)&fresh[warp - PER][2 * lane] = l;
       *(u32 *)&fresh[warp - PER][64 + 2 * lane] = h;
-      if (keeps) {
+      if (slot >= 0) {
         *(u32 *)appended = l;
         *(u32 *)(appended + 64) = h;
       }
