@@ -199,7 +199,7 @@ __device__ __forceinline__ void advance_rows(const RowsAdvanceArguments &a) {
   __shared__ float values[BEGIN_WARPS];
   __shared__ int ids[BEGIN_WARPS];
   __shared__ int chosen;
-  const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31, row = blockIdx.x;
+  const int thread = threadIdx.x, row = blockIdx.x;
   let_next_start();
   const int produced = a.produced[row] + a.step;
   Ending ending;
