@@ -32,4 +32,5 @@ def capabilities_of(
         masks=True,
         overlaps=overlaps,
         stops_ahead=True,
+        begins_ahead=overlaps,
     )

@@ -37,6 +37,7 @@ from cacheir_cuda.binding import Surroundings
 from cacheir_cuda.block_seat import BlockSeat
 from cacheir_cuda.by_meaning import ByMeaning
 from cacheir_cuda.capabilities import capabilities_of
+from cacheir_cuda.chain.behind_prompt import rows_behind
 from cacheir_cuda.chain.cubins import keep_carried
 from cacheir_cuda.chain.seat import ChainSeat
 from cacheir_cuda.decode_graphs import DecodeGraphs, ReplayRules, replay_rules, step_by_step
@@ -293,7 +294,7 @@ class CudaExecutor:
 
     def _run(self, step: Step) -> Begun:
         if step.mode != "decode":
-            return self._prefill(step)
+            return self._behind(step, self._prefill(step)) if step.then else self._prefill(step)
         reason = self._why_no_graph(step)
         if reason is None and self._chain.takes(step.rows, self._slots):
             return self._chain.start(step.rows, self._staged(step), self._slots)
@@ -335,7 +336,20 @@ class CudaExecutor:
         heads = partial(self._heads.run, step, staged, slots=self._slots, call=call)
         return self._prefills.run(step, staged, program, self._slots, heads)
 
+    def _behind(self, step: Step, made: Begun) -> Begun:
+        """A step of prompts, and behind it on the device's queue decode steps, where the chain takes them."""
+        if not isinstance(made, UnderWay) or not made.tokens_at or any(row.want != "token" for row in step.rows):
+            return made
+        rows, size, most = rows_behind(step.rows), self._options.page_tokens, self._loaded().max_seq
+        room = min(min(most, *(size * len(pages) for pages in row.pages)) - row.position for row in rows)
+        if step.then > room or not self._chain.takes(rows, self._slots):
+            return made
+        staged, stops = self._staged(Step(mode="decode", rows=rows)), self._stops.words(rows, self._slots)
+        return self._chain.begin_behind(rows, staged, stops, step.then, made)
+
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
+        if (done := self._chain.go_on(step.rows, n, self._slots, sink)) is not None:
+            return done
         staged, stops = self._staged(step), self._stops.words(step.rows, self._slots)
         if self._chain.takes(step.rows, self._slots):
             return self._chain.run(step.rows, staged, stops, n, self._slots, sink)

@@ -97,7 +97,7 @@ class PrefillGraphs:
                 for row, span in zip(step.rows, staged.head_spans)
             )
 
-        return UnderWay(finish)
+        return UnderWay(finish, made.tokens.data_ptr())
 
     def warm(self, sizes: PrefillSizes) -> None:
         """Run a step of padding alone."""

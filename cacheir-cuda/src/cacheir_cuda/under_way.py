@@ -14,9 +14,14 @@ from cacheir.runtime.executor import RowOutput
 
 @dataclass(frozen=True)
 class UnderWay:
-    """``finish`` waits for the step and makes its rows; it is called once."""
+    """``finish`` waits for the step and makes its rows; it is called once.
+
+    ``tokens_at`` is where the device finds the rows' tokens, i32 one behind the other, once the step is done; 0 where
+    there are none.
+    """
 
     finish: Callable[[], tuple[RowOutput, ...]]
+    tokens_at: int = 0
 
 
 Begun = UnderWay | tuple[RowOutput, ...]  # a step under way, or the rows of one that is done

@@ -61,10 +61,18 @@ class AnswerClock:
 
         1 where no step was timed yet, and for the prompt's.
         """
+        return max(1, self._fitting(remaining)) if self._first != 0.0 else 1
+
+    def steps_behind(self, remaining: int) -> int:
+        """Decode steps of the call that will follow the prompt's step; 0 where no step was timed yet, or none follow.
+
+        ``remaining`` are the answer's tokens with the prompt's own, as in ``steps_ahead``.
+        """
+        return self._fitting(remaining - 1) if self._first == 0.0 else 0
+
+    def _fitting(self, remaining: int) -> int:
         slowest = self.step_seconds
-        if self._first == 0.0 or not slowest:
-            return 1
-        return max(1, min(remaining, self._most_ahead, int(self._ahead_seconds / max(slowest, 1e-9))))
+        return min(remaining, self._most_ahead, int(self._ahead_seconds / max(slowest, 1e-9))) if slowest else 0
 
     @property
     def step_seconds(self) -> float:

@@ -55,10 +55,16 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What the executor runs in one go: ``mode`` ``prefill`` (rows of any length) or ``decode`` (one token a row)."""
+    """What the executor runs in one go: ``mode`` ``prefill`` (rows of any length) or ``decode`` (one token a row).
+
+    ``then`` is how many decode steps of the same rows will be asked for next (``run_ahead``), unless the tokens of this
+    one say otherwise; the rows' pages hold them. An executor may begin some (``Capabilities.begins_ahead``): what it
+    then writes behind the rows' tokens is read by nobody who does not write it anew.
+    """
 
     mode: str
     rows: tuple[Row, ...]
+    then: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,7 @@ class Capabilities:
     masks: bool
     overlaps: bool = False  # ``submit`` may return before the step is done, so that the host works meanwhile
     stops_ahead: bool = False  # ``run_ahead`` ends a few steps after a sink that asks for it
+    begins_ahead: bool = False  # ``submit`` begins decode steps behind a prompt's one row (``Step.then``)
     notes: tuple[str, ...] = ()  # what a person who opens the program here should know, a sentence each
 
 

@@ -26,13 +26,17 @@ _GREEDY = SamplingParams()
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One sequence in need of a step. ``draw`` counts the tokens its request has sampled; ``ahead`` is ``Wish``'s."""
+    """One sequence in need of a step. ``draw`` counts the tokens its request has sampled; ``ahead`` is ``Wish``'s.
+
+    ``then`` is how many decode steps will be asked for behind a prompt's.
+    """
 
     sequence: TokenSequence
     want: str
     sampling: SamplingParams | None = None
     draw: int = 0
     ahead: int = 1
+    then: int = 0
     sampler: HostSampler | None = None  # a plugin's, in place of core's rule
 
 
@@ -87,6 +91,7 @@ class Runner:
         self._executor = executor
         self._samples = "token" in capabilities.heads and (mask is None or capabilities.masks)
         self._may_run_ahead = capabilities.run_ahead and self._samples
+        self._begins_ahead = capabilities.begins_ahead and not self.switches
         self.most_ahead = MAX_STOPPABLE if capabilities.stops_ahead else MAX_AHEAD
         self.ahead_seconds = STOPPABLE_SECONDS if capabilities.stops_ahead else AHEAD_SECONDS  # of one call
         self.step_seconds = 0.0  # of a decode step in the last answer of a session
@@ -103,10 +108,12 @@ class Runner:
             plan = plan_step([self._wish(item) for item in work], self.limits)
             if plan.ahead > 1:
                 plan = self._within_free_pages(work, plan)
-            rows = tuple(self._row(slot, part, work[part.index], plan.ahead) for slot, part in enumerate(plan.parts))
+            then = self._then(work, plan) if self._begins_ahead else 0
+            beyond = then + plan.ahead - 1  # positions that are written without a word of the host
+            rows = tuple(self._row(slot, part, work[part.index], beyond) for slot, part in enumerate(plan.parts))
             outcomes = [Outcome(mode=plan.mode) for _ in work]
             by_part = [outcomes[part.index] for part in plan.parts]
-            step = Step(mode=plan.mode, rows=rows)
+            step = Step(mode=plan.mode, rows=rows, then=then)
             if plan.ahead == 1 or not self._run_ahead(step, plan.ahead, by_part):
                 self._run_once(step, [work[part.index] for part in plan.parts], by_part)
             self._choose_again(rows, by_part)
@@ -135,6 +142,11 @@ class Runner:
             sequence.cut(length)
             if not self.kv.resumable(sequence.tables, max(0, sequence.cached - 1)):
                 sequence.cached = 0
+            sequence.tables = self.kv.cut(sequence.tables, sequence.cached)
+
+    def give_back_surplus(self, sequence: TokenSequence) -> None:
+        """Gives back the pages behind what is computed: those of steps that will not be asked for."""
+        with self.lock:
             sequence.tables = self.kv.cut(sequence.tables, sequence.cached)
 
     def fork(self, sequence: TokenSequence, length: int) -> TokenSequence:
@@ -173,15 +185,27 @@ class Runner:
         spans = [(work[part.index].sequence.tables, work[part.index].sequence.cached) for part in plan.parts]
         return self.kv.fits([(tables, start, start + ahead) for tables, start in spans])
 
-    def _row(self, slot: int, part: Part, item: Work, ahead: int) -> Row:
-        """The row of ``part``, with pages for every position that it may write.
+    def _then(self, work: Sequence[Work], plan: StepPlan) -> int:
+        """How many decode steps the executor may begin behind the last step of one prompt."""
+        if plan.mode == "decode" or len(plan.parts) != 1:
+            return 0
+        (part,) = plan.parts
+        item = work[part.index]
+        if part.want != "token" or not self._may_run_ahead or self._on_host(item):
+            return 0
+        sequence = item.sequence
+        stop = len(sequence.ids) + item.then
+        return item.then if self.kv.fits([(sequence.tables, sequence.cached, stop)]) else 0
+
+    def _row(self, slot: int, part: Part, item: Work, beyond: int) -> Row:
+        """The row of ``part``, with pages for every position that it may write, ``beyond`` its own tokens too.
 
         Slots are numbered anew in every step: a row says everything about itself, so no state waits in a slot. The
         engine that plans one step while another runs will keep them.
         """
         sequence = item.sequence
         start = sequence.cached
-        sequence.tables = self.kv.reserve(sequence.tables, start, start + part.tokens + ahead - 1)
+        sequence.tables = self.kv.reserve(sequence.tables, start, start + part.tokens + beyond)
         want = "logits" if part.want == "token" and self._on_host(item) else part.want
         # Slots are numbered anew, so what a slot remembers is another request's.
         sampling = item.sampling or _GREEDY

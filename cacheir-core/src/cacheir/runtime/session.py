@@ -189,6 +189,7 @@ class Session:
                     sampling=sampling,
                     draw=answer.sampled,
                     ahead=clock.steps_ahead(answer.remaining),
+                    then=clock.steps_behind(answer.remaining),
                     sampler=sampler,
                 )
                 text, used = answer.push_all(outcome.tokens)
@@ -209,6 +210,7 @@ class Session:
         finally:
             self._answering = False
             if answer.finish_reason is None:  # given up, or an error
+                model.runner.give_back_surplus(sequence)
                 model.on_done(clock.stats(answer, sampling, self.cache, model.runner.refused_ahead))
 
     def _step(
@@ -218,10 +220,19 @@ class Session:
         sampling: SamplingParams | None = None,
         draw: int = 0,
         ahead: int = 1,
+        then: int = 0,
         sampler: HostSampler | None = None,
     ) -> Outcome:
         """One step of this sequence alone. An error that cost the whole step is raised; see ``Outcome`` for others."""
-        work = Work(sequence=self._sequence, want=want, sampling=sampling, draw=draw, ahead=ahead, sampler=sampler)
+        work = Work(
+            sequence=self._sequence,
+            want=want,
+            sampling=sampling,
+            draw=draw,
+            ahead=ahead,
+            then=then,
+            sampler=sampler,
+        )
         (outcome,) = self._model.runner.step((work,))
         if outcome.error is not None and not outcome.tokens:
             raise BackendError(outcome.error)

@@ -43,6 +43,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuGraphGetEdges_v2": (c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_size_t)),
     "cuGraphLaunch": (c_void_p, c_void_p),
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
     "cuGraphDestroy": (c_void_p,),
     "cuGraphExecDestroy": (c_void_p,),
 }
@@ -133,6 +134,10 @@ class Driver:
     def copy_to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy from pinned memory at ``source`` to ``target``, on ``stream``."""
         self._call("cuMemcpyHtoDAsync_v2", target, c_void_p(source), nbytes, c_void_p(stream))
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy on ``stream``; both ends are the device's or pinned memory."""
+        self._call("cuMemcpyAsync", target, source, nbytes, c_void_p(stream))
 
     def replay(self, graph: Graph, stream: int) -> None:
         """Launch ``graph`` on ``stream``."""

@@ -58,7 +58,7 @@ class RowsPrompts:
                 raise BackendError(f"the kernels ended without the tokens of a prompt's {len(recorded.ring)} rows")
             return tuple(_output(row, token, slots) for row, token in zip(rows, made))
 
-        return UnderWay(finish)
+        return UnderWay(finish, recorded.ring_at + 4 * places[0] if len(places) == 1 else 0)
 
     def close(self) -> None:
         """Let go of the graphs."""
@@ -74,7 +74,7 @@ class RowsPrompts:
             ring = torch.zeros(count, dtype=torch.int32)
             ring = ring.pin_memory() if self._device.type == "cuda" else ring
             graph = self._module.record(checked(self._launches(inputs, ring)), inputs.copy)
-            self._recorded[count, sequences] = _Recorded(inputs, ring.numpy(), graph)
+            self._recorded[count, sequences] = _Recorded(inputs, ring.numpy(), ring.data_ptr(), graph)
             self.captures += 1
         return self._recorded[count, sequences]
 
@@ -87,10 +87,11 @@ class RowsPrompts:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A graph, its inputs, and the ring of its tokens in pinned memory, i32 [tokens]."""
+    """A graph, its inputs, and the ring of its tokens in pinned memory, i32 [tokens], with its address."""
 
     inputs: PromptInputs
     ring: NDArray[np.int32]
+    ring_at: int
     graph: Graph
 
 

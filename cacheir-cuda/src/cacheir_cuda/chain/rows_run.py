@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -12,6 +11,7 @@ from cacheir.errors import BackendError, BackendUnavailable
 from cacheir.runtime.executor import Row, Sink
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
+from cacheir_cuda.chain.behind_prompt import FIRST_STEPS, Behind
 from cacheir_cuda.chain.driver_calls import Graph
 from cacheir_cuda.chain.early_reads import checked
 from cacheir_cuda.chain.kernel_module import KernelModule
@@ -21,7 +21,7 @@ from cacheir_cuda.chain.recognise import Chain
 from cacheir_cuda.chain.rows_launches import RowsBuffers, RowsInputs, RowsStep
 from cacheir_cuda.chain.rows_prompts import RowsPrompts
 from cacheir_cuda.chain.run import split_steps, why_no_pages
-from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
+from cacheir_cuda.chain.told_steps import EMPTY, RingReader, let_others_run, tell_steps
 from cacheir_cuda.main_inputs import MainInputs
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.row_stops import I32, STOP_WORDS
@@ -47,6 +47,7 @@ class RowsChain:
         self._buffers: RowsBuffers | None = None
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._prompts: RowsPrompts | None = None
+        self._behind: tuple[Behind, _Recorded] | None = None
         self._captures = 0
 
     def open(self, pool: Pool, max_seq: int) -> None:
@@ -68,16 +69,32 @@ class RowsChain:
         """
         sizes = rising(n)
         recorded, launch = self._begun({**staged.inputs, "stops": stops}, sizes)
-        told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
-        return tell_steps(sizes, launch, told, sink)
+        return tell_steps(sizes, launch, self._reader(recorded, rows, slots), sink)
+
+    def begin_behind(self, rows: Sequence[Row], staged: Staged, stops: I32, n: int, prompts: UnderWay) -> UnderWay:
+        """As ``DecodeChain.begin_behind``."""
+        begun = min(n, FIRST_STEPS)
+        sizes = _behind_sizes(begun, n)
+        recorded, launch = self._begun({**staged.inputs, "stops": stops}, sizes, prompts.tokens_at)
+        launch(begun)
+        behind = Behind(rows, n, begun, launch)
+        self._behind = behind, recorded
+        return behind.told(prompts)
+
+    def go_on(self, rows: Sequence[Row], n: int, slots: Slots, sink: Sink) -> int | None:
+        """As ``DecodeChain.go_on``."""
+        begun, self._behind = self._behind, None
+        if begun is None or not begun[0].precedes(rows, n):
+            return None
+        behind, recorded = begun
+        sizes = _behind_sizes(behind.begun, min(n, behind.steps))
+        return tell_steps(sizes, behind.launches(), self._reader(recorded, rows, slots), sink)
 
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One greedy step on the device's queue."""
         recorded, launch = self._begun(staged.inputs, (1,))
         launch(1)
-
-        told = RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
-        return UnderWay(partial(told, 0))
+        return UnderWay(partial(self._reader(recorded, rows, slots), 0))
 
     def start_prompt(self, rows: Sequence[Row], tokens: Sequence[tuple[int, ...]], slots: Slots) -> UnderWay:
         """One step of prompts on the device's queue; see ``RowsPrompts``."""
@@ -110,19 +127,23 @@ class RowsChain:
         if self._prompts is not None:
             self._captures += self._prompts.captures
             self._prompts.close()
-        self._step = self._buffers = self._prompts = None
+        self._step = self._buffers = self._prompts = self._behind = None
 
     def close(self) -> None:
         """Let go of everything."""
         self.close_pages()
         self._module.close()
 
-    def _begun(self, given: Mapping[str, I32], sizes: Sequence[int]) -> tuple[_Recorded, Callable[[int], None]]:
+    def _begun(
+        self, given: Mapping[str, I32], sizes: Sequence[int], tokens_at: int = 0
+    ) -> tuple[_Recorded, Callable[[int], None]]:
         """The inputs ``given`` and the first row of a run on the queue, and what launches a graph of so many steps.
 
-        The graphs of ``sizes`` are there before anything is launched.
+        Where the tokens are not known, ``tokens_at`` is where the device finds them. The graphs of ``sizes`` are there
+        before anything is launched.
         """
         assert self._step is not None, "open comes first"
+        self._behind = None
         count = next(size for size in COUNTS if len(given["positions"]) <= size)
         if count not in self._recorded:
             made = self._recorded[count] = _Recorded(count, self._table_width, self._max_seq, self._device)
@@ -131,6 +152,9 @@ class RowsChain:
         recorded, stream = self._recorded[count], torch.cuda.current_stream(self._device)
         graphs = {steps: self._graph(recorded, steps) for steps in sizes}
         recorded.inputs.fill_up(given, FREE_ROWS)
+        if tokens_at:
+            to, nbytes = recorded.rows.tokens.data_ptr(), 4 * len(given["positions"])
+            self._module.driver.copy(to, tokens_at, nbytes, stream.cuda_stream)
         recorded.ring[: sum(sizes)] = EMPTY
         self._module.launch(recorded.begin, stream.cuda_stream)
 
@@ -156,9 +180,12 @@ class RowsChain:
             self._captures += 1
         return recorded.graphs[steps]
 
+    def _reader(self, recorded: _Recorded, rows: Sequence[Row], slots: Slots) -> RingReader:
+        return RingReader(recorded.ring, rows, slots, partial(self._check_running, recorded, len(rows)))
+
     def _check_running(self, recorded: _Recorded, count: int, number: int) -> None:
         """Raise BackendError where the device is through and tokens of step ``number`` are not there."""
-        time.sleep(0)  # other threads may run meanwhile
+        let_others_run()
         over: bool = self._over.query()  # type: ignore[no-untyped-call]
         if over and (recorded.ring[number, :count] == EMPTY).any():
             raise BackendError(f"the chain of {count} rows ended without the tokens of step {number}")
@@ -183,6 +210,11 @@ class _Recorded:
         self.ring: I32 = self.tokens.numpy()
         self.graphs: dict[int, Graph] = {}
         self.begin: list[KernelLaunch] = []
+
+
+def _behind_sizes(begun: int, n: int) -> tuple[int, ...]:
+    """``n`` steps whose first ``begun`` are on the queue: the device has work, so the others may be large."""
+    return (begun, *split_steps(n - begun, STEPS_OF_GRAPHS))
 
 
 def rising(n: int) -> list[int]:

@@ -67,6 +67,18 @@ class RowsSeat:
         self.steps += n
         return self._rows.run(rows, staged, stops, n, slots, sink)
 
+    def begin_behind(self, rows: Sequence[Row], staged: Staged, stops: I32, n: int, prompts: UnderWay) -> UnderWay:
+        """``RowsChain.begin_behind``."""
+        assert self._rows is not None
+        return self._rows.begin_behind(rows, staged, stops, n, prompts)
+
+    def go_on(self, rows: Sequence[Row], n: int, slots: Slots, sink: Sink) -> int | None:
+        """``RowsChain.go_on``."""
+        assert self._rows is not None
+        done = self._rows.go_on(rows, n, slots, sink)
+        self.steps += done or 0
+        return done
+
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """``RowsChain.start``."""
         assert self._rows is not None

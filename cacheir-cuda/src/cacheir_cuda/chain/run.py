@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 
 import torch
@@ -13,16 +12,19 @@ from cacheir.runtime.executor import Row, Sink
 from cacheir.runtime.slots import Slots
 from cacheir.runtime.step_inputs import Staged
 from cacheir_cuda.chain import tiles
+from cacheir_cuda.chain.behind_prompt import FIRST_STEPS, UNKNOWN, Behind
 from cacheir_cuda.chain.cubins import FOLDER, load_cubin, other_folders
 from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.early_reads import checked
 from cacheir_cuda.chain.launches import STATE_WORDS, STOPS_AT, ChainBuffers, ChainStep, ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
-from cacheir_cuda.chain.told_steps import EMPTY, RingReader, tell_steps
+from cacheir_cuda.chain.told_steps import EMPTY, RingReader, let_others_run, tell_steps
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 from cacheir_cuda.row_stops import I32
+from cacheir_cuda.under_way import UnderWay
 
+TOKEN_AT = 2  # of the state's words: the token that a run begins with
 STEPS_OF_GRAPHS = (16, 8, 4, 2, 1)  # the gap between two graphs is paid once for so many tokens
 
 
@@ -53,6 +55,7 @@ class DecodeChain:
         self._graphs: dict[int, Graph] = {}
         self._step: ChainStep | None = None
         self._begin: KernelLaunch | None = None
+        self._behind: Behind | None = None
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def open(self, pool: Pool, max_seq: int) -> None:
@@ -71,24 +74,30 @@ class DecodeChain:
 
         ``stops`` are its words of ``RowStops``, None for a single step.
         """
-        inputs, host, stream = staged.inputs, self._host_state, torch.cuda.current_stream(self._device)
-        table, sizes = inputs["page_table"][0], split_steps(n)
-        graphs = {steps: self.graph(steps) for steps in sizes}
-        self._over.synchronize()  # whatever became of the run before, its ring and state are free from here on
-        host[0], host[1], host[2] = inputs["positions"][0], 0, inputs["tokens"][0]
-        host[STOPS_AT:STATE_WORDS] = 0 if stops is None else stops[0]
-        host[STATE_WORDS : STATE_WORDS + len(table)] = table
-        self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
-        self._ring[:n] = EMPTY
-        assert self._begin is not None, "open comes first"
-        self._launch(self._begin, stream.cuda_stream)
+        inputs, sizes = staged.inputs, split_steps(n)
+        table, words = inputs["page_table"][0], 0 if stops is None else stops[0]
+        launch = self._begun(int(inputs["positions"][0]), int(inputs["tokens"][0]), table, words, sizes)
+        return tell_steps(sizes, launch, self._reader(row, slots), sink)
 
-        def launch(steps: int) -> None:
-            self._driver.replay(graphs[steps], stream.cuda_stream)
-            self._over.record(stream)
+    def begin_behind(self, row: Row, staged: Staged, stops: I32, n: int, prompt: UnderWay) -> UnderWay:
+        """Begin steps of ``row`` behind ``prompt``, whose token is its first, with room for ``n`` (``behind_prompt``).
 
-        told = RingReader(self._ring[:, None], (row,), slots, self._check_running)
-        return tell_steps(sizes, launch, told, sink)
+        What is returned takes the place of ``prompt``.
+        """
+        inputs, begun = staged.inputs, min(n, FIRST_STEPS)
+        sizes, position = (begun, *split_steps(n - begun)), int(inputs["positions"][0])
+        launch = self._begun(position, UNKNOWN, inputs["page_table"][0], stops[0], sizes, prompt.tokens_at)
+        launch(begun)
+        self._behind = Behind((row,), n, begun, launch)
+        return self._behind.told(prompt)
+
+    def go_on(self, row: Row, n: int, slots: Slots, sink: Sink) -> int | None:
+        """``run`` where it begins with the steps that were begun behind a prompt; None where it does not."""
+        behind, self._behind = self._behind, None
+        if behind is None or not behind.precedes((row,), n):
+            return None
+        sizes = (behind.begun, *split_steps(min(n, behind.steps) - behind.begun))
+        return tell_steps(sizes, behind.launches(), self._reader(row, slots), sink)
 
     def graph(self, steps: int) -> Graph:
         """The graph of ``steps`` steps, recorded when it is first asked for."""
@@ -114,16 +123,48 @@ class DecodeChain:
         self._over.synchronize()
         self._driver.destroy(list(self._graphs.values()))
         self._graphs.clear()
-        self._step = self._begin = None
+        self._step = self._begin = self._behind = None
 
     def close(self) -> None:
         """Let go of everything."""
         self.close_pages()
         self._driver.unload(self._module)
 
+    def _begun(
+        self, position: int, token: int, table: I32 | Sequence[int], stops: I32 | int, sizes: Sequence[int], at: int = 0
+    ) -> Callable[[int], None]:
+        """The state and the first row of a run on the device's queue, and what launches a graph of so many steps.
+
+        Where the token is not known, ``at`` is where the device finds it. The graphs of ``sizes`` are there before
+        anything is launched.
+        """
+        self._behind = None
+        host, stream = self._host_state, torch.cuda.current_stream(self._device)
+        for steps in sizes:
+            self.graph(steps)
+        self._over.synchronize()  # whatever became of the run before, its ring and state are free from here on
+        host[0], host[1], host[2] = position, 0, token
+        host[STOPS_AT:STATE_WORDS] = stops
+        host[STATE_WORDS : STATE_WORDS + len(table)] = table
+        self._buffers.state.copy_(self._buffers.host_state, non_blocking=True)
+        if at:
+            self._driver.copy(self._buffers.state.data_ptr() + 4 * TOKEN_AT, at, 4, stream.cuda_stream)
+        self._ring[: sum(sizes)] = EMPTY
+        assert self._begin is not None, "open comes first"
+        self._launch(self._begin, stream.cuda_stream)
+
+        def launch(steps: int) -> None:
+            self._driver.replay(self.graph(steps), stream.cuda_stream)
+            self._over.record(stream)
+
+        return launch
+
+    def _reader(self, row: Row, slots: Slots) -> RingReader:
+        return RingReader(self._ring[:, None], (row,), slots, self._check_running)
+
     def _check_running(self, number: int) -> None:
         """Raise BackendError where the device is through and token ``number`` is not there."""
-        time.sleep(0)  # other threads may run meanwhile
+        let_others_run()
         over: bool = self._over.query()  # type: ignore[no-untyped-call]
         if over and self._ring[number] == EMPTY:
             raise BackendError(f"the decode chain ended without token {number} of its run")

@@ -23,7 +23,7 @@ from cacheir_cuda.options import CudaOptions
 from cacheir_cuda.pool import Pool
 from cacheir_cuda.residents import Residents
 from cacheir_cuda.row_stops import I32
-from cacheir_cuda.under_way import Begun
+from cacheir_cuda.under_way import Begun, UnderWay
 
 
 class ChainSeat:
@@ -36,7 +36,7 @@ class ChainSeat:
         self._chain: DecodeChain | None = None
         self.rows = RowsSeat()
         self.refusal = "no program is loaded"
-        self.steps = 0
+        self.steps = self.went_on = 0
 
     def load(
         self,
@@ -87,6 +87,26 @@ class ChainSeat:
         self.steps += n
         return self._chain.run(rows[0], staged, stops, n, slots, sink)
 
+    def begin_behind(self, rows: Sequence[Row], staged: Staged, stops: I32, n: int, prompts: UnderWay) -> UnderWay:
+        """``DecodeChain.begin_behind``, for rows that it ``takes``."""
+        if len(rows) > 1:
+            return self.rows.begin_behind(rows, staged, stops, n, prompts)
+        assert self._chain is not None
+        return self._chain.begin_behind(rows[0], staged, stops, n, prompts)
+
+    def go_on(self, rows: Sequence[Row], n: int, slots: Slots, sink: Sink) -> int | None:
+        """``run`` where it begins with steps that were begun behind the prompts of ``rows``, else None."""
+        if not self.takes(rows, slots):
+            return None
+        if len(rows) > 1:
+            done = self.rows.go_on(rows, n, slots, sink)
+        else:
+            assert self._chain is not None
+            done = self._chain.go_on(rows[0], n, slots, sink)
+            self.steps += done or 0
+        self.went_on += done is not None
+        return done
+
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> Begun:
         """One step of ``rows``, on the device's queue where there are several."""
         if len(rows) > 1:
@@ -105,7 +125,8 @@ class ChainSeat:
     def counters(self) -> dict[str, int]:
         """Steps that ran here, and why there is no chain."""
         refused = {f"decode_chain_refused: {self.refusal}": 1} if self.refusal else {}
-        return {"decode_chain_steps": self.steps, **refused, **self.rows.counters()}
+        began = {"began_behind_prompts": self.went_on} if self.went_on else {}
+        return {"decode_chain_steps": self.steps, **began, **refused, **self.rows.counters()}
 
     @property
     def captures(self) -> int:

@@ -60,8 +60,11 @@ def turn(state: EngineState) -> None:
         entry.sequence.tables = state.kv.trim(entry.sequence.tables, entry.sequence.cached)
 
 
-def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
-    """Those who leave give their pages back, those who are admitted get theirs, and every row what it will write."""
+def make_room(state: EngineState, plan: EnginePlan, now: float, then: int = 0) -> None:
+    """Those who leave give their pages back, those who are admitted get theirs, and every row what it will write.
+
+    ``then`` are decode steps behind this one, which an executor may begin.
+    """
     for entry in plan.preempted:
         assert isinstance(entry, Entry)
         _preempt(state, entry)
@@ -78,7 +81,7 @@ def make_room(state: EngineState, plan: EnginePlan, now: float) -> None:
     for part in plan.parts:
         entry, size = part.entry, state.kv.page_tokens
         assert isinstance(entry, Entry)
-        stop = entry.sequence.cached + part.fed + plan.ahead - 1
+        stop = entry.sequence.cached + part.fed + plan.ahead - 1 + then
         if stop > entry.pages * size:
             state.index.make_room([-(-stop // size) - entry.pages] * len(state.kv.pools))
             entry.sequence.tables = state.kv.reserve(entry.sequence.tables, entry.sequence.cached, stop)

@@ -17,12 +17,13 @@ from cacheir.runtime.engine.job import Event, Job, Listener, Sink
 from cacheir.runtime.engine.plan_step import EngineLimits, EnginePlan, Part, order_waiting
 from cacheir.runtime.engine.planner import Order, Planner
 from cacheir.runtime.engine.prefix_index import PrefixIndex
-from cacheir.runtime.engine.prompt_lookup import Speculation, draft
+from cacheir.runtime.engine.prompt_lookup import Speculation, draft_for
 from cacheir.runtime.engine.queue_limits import check_room
 from cacheir.runtime.engine.spill import SpillPolicy, SpillStore
 from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.engine.step_data import step_of
 from cacheir.runtime.engine.step_runner import StepRunner
+from cacheir.runtime.engine.steps_to_come import steps_behind, steps_in_call
 from cacheir.runtime.executor import RowOutput, Step
 from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.open_model import OpenModel
@@ -31,8 +32,8 @@ from cacheir.runtime.request import check_length
 NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
 # While the executor runs ahead, tokens of so many steps are applied in one go, which costs less than one by one; near
-# the end of half the steps that are left, since after the last one the device waits for the host. Where steps are slow
-# fewer are applied at once: a client waits for its tokens no longer than in a short call.
+# the end of half those that are left, since the device then waits for the host. A client waits for its tokens no longer
+# than in a short call: of slow steps fewer are applied at once.
 APPLY_STEPS = 8
 APPLY_SECONDS = AHEAD_SECONDS / 2
 
@@ -73,6 +74,7 @@ class Engine:
         self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
         self._runs_ahead = capabilities.run_ahead and self._samples
         self._stops = capabilities.stops_ahead
+        self._begins = capabilities.begins_ahead
         self.wanted: Callable[[], bool] = lambda: False  # whether somebody waits for a step to end; any thread's word
         self._told_rows: tuple[tuple[Part, ...], tuple[tuple[str, int], ...]] = ((), ())
         # Of the last decode step, by which run_ahead is bounded; before the first what an engine before this one saw.
@@ -181,14 +183,15 @@ class Engine:
             plan = self._plan(now)
             if plan.waits:
                 state.counters.waits[plan.waits] += 1
-            apply_step.make_room(state, plan, now)
+            then = self._then(plan)
+            apply_step.make_room(state, plan, now, then)
             self._auditor.check(state, plan)
             if not plan.parts:
                 self._unblock(plan)
                 state.outbox.flush()
                 return True
             self._planner.note(plan)
-            self._run(plan)
+            self._run(plan, then)
             if not state.running and not state.waiting:
                 state.outbox.flush()
             seconds = self._clock() - now
@@ -209,8 +212,7 @@ class Engine:
     def generate(self, jobs: Sequence[Job]) -> list[list[Event]]:
         """Runs ``jobs`` together to their ends; the events of each."""
         events: list[list[Event]] = [[] for _ in jobs]
-        for job, mine in zip(jobs, events):
-            self.submit(job, mine.append)
+        self.submit_all([(job, mine.append) for job, mine in zip(jobs, events)])
         self.run()
         return events
 
@@ -239,7 +241,7 @@ class Engine:
         state = self.state
         if self._speculation.draft_tokens:
             for entry in state.running:
-                entry.draft = self._draft(entry)
+                entry.draft = draft_for(entry, self._speculation)
         plan, origins = self._planner.plan(now, self._ahead())
         state.counters.plans.update(origins)
         return plan
@@ -247,15 +249,17 @@ class Engine:
     def _ahead(self) -> int:
         """How many steps one call of ``run_ahead`` may take."""
         state = self.state
-        if not self._runs_ahead or state.waiting or state.switches or not self._step_seconds:
+        unforeseen = state.switches or any(entry.draft for entry in state.running)
+        if not self._runs_ahead or state.waiting or unforeseen or not self._step_seconds:
             return 1
-        if any(entry.draft for entry in state.running):
-            return 1
-        ahead = min(max(1, int(self._ahead_seconds() / self._step_seconds)), state.limits.max_ahead)
-        if ahead > 1:  # the surplus of an answer that ends first has no place beyond the last position either
-            room = self._model.limits.max_seq - max((entry.cached for entry in state.running), default=0)
-            ahead = max(1, min(ahead, room))
-        return ahead
+        return steps_in_call(state, int(self._ahead_seconds() / self._step_seconds), self._model.limits.max_seq)
+
+    def _then(self, plan: EnginePlan) -> int:
+        """How many decode steps the executor may begin behind ``plan``; 0 where it begins none."""
+        unforeseen = self._speculation.draft_tokens or self.state.switches
+        if unforeseen or not self._begins or not self._runs_ahead or plan.mode != "prefill" or not self._step_seconds:
+            return 0
+        return steps_behind(plan, self.state, int(self._ahead_seconds() / self._step_seconds))
 
     def _ahead_seconds(self) -> float:
         """How long a call may last: a deadline must not pass unseen."""
@@ -271,14 +275,8 @@ class Engine:
         if not self._speculation.draft_tokens and not self.state.switches:
             self._planner.foresee(plan, self._clock(), self._ahead())
 
-    def _draft(self, entry: Entry) -> tuple[int, ...]:
-        """What may come next; the answer's last token needs no draft, and neither does one that the host must see."""
-        if entry.pending != 1 or entry.on_host or entry.masked or not entry.job.sampling.greedy:
-            return ()
-        return draft(entry.sequence.ids, self._speculation, entry.remaining - 1)
-
-    def _run(self, plan: EnginePlan) -> None:
-        step = step_of(plan, self.state)
+    def _run(self, plan: EnginePlan, then: int) -> None:
+        step = step_of(plan, self.state, then)
         if plan.ahead > 1 and self._run_ahead(plan, step):
             return
         began = self._clock()
@@ -286,7 +284,9 @@ class Engine:
         now = self._clock()
         self.state.counters.steps[plan.mode] += 1
         if plan.mode == "decode":
-            self._note_step(now - began)
+            # Alone a step has the host's time in it: up to twice what a call said of it says nothing else.
+            known, taken = self._step_seconds, now - began
+            self._note_step(known if known < taken < 2 * known else taken)
         else:
             self.store.token_seconds = (now - began) / sum(part.fed for part in plan.parts)
         for part, output in zip(plan.parts, outputs, strict=True):

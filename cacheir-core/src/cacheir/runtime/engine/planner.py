@@ -200,8 +200,13 @@ def _newly_unseen(table: PageTable, unseen: range) -> PageTable:
 
 
 def _steady(part: Part) -> bool:
+    return part.fed == 1 and wants_one_token(part)
+
+
+def wants_one_token(part: Part) -> bool:
+    """Whether a token comes out of ``part`` that the executor samples, and nothing else."""
     entry = _entry(part.entry)
-    return part.last and part.fed == 1 and not entry.on_host and not entry.masked and entry.job.want == "token"
+    return part.last and not part.draft and not entry.on_host and not entry.masked and entry.job.want == "token"
 
 
 def _entry(candidate: Candidate) -> Entry:

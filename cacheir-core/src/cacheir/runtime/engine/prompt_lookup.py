@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cacheir.runtime.engine.entry import Entry
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
@@ -18,6 +20,13 @@ class Speculation:
     longest: int = 4
     shortest: int = 2
     window: int = 4096  # so many of the last tokens are searched
+
+
+def draft_for(entry: Entry, rules: Speculation) -> tuple[int, ...]:
+    """What may come next; the answer's last token needs no draft, and neither does one that the host must see."""
+    if entry.pending != 1 or entry.on_host or entry.masked or not entry.job.sampling.greedy:
+        return ()
+    return draft(entry.sequence.ids, rules, entry.remaining - 1)
 
 
 def draft(ids: Sequence[int], rules: Speculation, most: int) -> tuple[int, ...]:

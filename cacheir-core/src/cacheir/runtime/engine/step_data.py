@@ -8,9 +8,10 @@ from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.executor import Row, Step
 
 
-def step_of(plan: EnginePlan, state: EngineState) -> Step:
+def step_of(plan: EnginePlan, state: EngineState, then: int = 0) -> Step:
     """The step of ``plan``, whose entries have their pages. A row says all about itself: its slot is its number."""
-    return Step(mode=plan.mode, rows=tuple(_row(slot, part, state) for slot, part in enumerate(plan.parts)))
+    rows = tuple(_row(slot, part, state) for slot, part in enumerate(plan.parts))
+    return Step(mode=plan.mode, rows=rows, then=then)
 
 
 def _row(slot: int, part: Part, state: EngineState) -> Row:
