@@ -48,6 +48,24 @@ checked() {
   echo "$tool $part: exit status $?" >>"$OUT/sanitized_${tool}_$part.txt"
 }
 
+# The tests of single ops under tool $1, of kernels that FILTER lets through, in three processes beside each other.
+checked_ops() (
+  mkdir -p "$OUT/ops_$1" && rm -f "$OUT/ops_$1"/*.txt
+  for group in 1:attention_over_pages:and:bf16 2:attention_over_pages:and:not:bf16 3:not:attention_over_pages; do
+    (OUT="$OUT/ops_$1" checked "$1" "${group%%:*}" python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
+      --import-mode=importlib cacheir-cuda/tests/test_compiled_ops.py -k "$(echo "${group#*:}" | tr : ' ')") &
+  done
+  wait
+  errors=$(sed -n 's/.*SUMMARY: .*[ (]\([0-9]*\) errors\{0,1\}.*/\1/p' "$OUT/ops_$1"/*.txt | awk '{n += $1} END {print n + 0}')
+  status=$(sed -n 's/.*: exit status \([0-9]*\)$/\1/p' "$OUT/ops_$1"/*.txt | awk '
+    $1 == 124 {cut = 1} $1 == 9 {told = 9} $1 != 0 && $1 != 9 {bad = $1} END {print cut ? 124 : bad ? bad : told + 0}')
+  {
+    echo "SUMMARY: of three processes $errors errors"
+    sed 's/: exit status/ ended with/' "$OUT/ops_$1"/*.txt
+    echo "$1 ops: exit status $status"
+  } >"$OUT/sanitized_$1_ops.txt"
+)
+
 # Ours beside vLLM on the model $1.
 beside() {
   python3 -m cacheir benchmark "$(model "$1")" --backend cuda --against vllm --samples 20 --peer-python \
@@ -82,7 +100,6 @@ tune)
     "$(model qwen3-0.6b)" first_tokens throughput 2>&1 | cut -c1-300
   ;;
 sanitize)
-  tests="python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider --import-mode=importlib cacheir-cuda/tests/test_compiled_ops.py"
   for part in launches graphs; do
     for tool in memcheck racecheck; do checked $tool $part python3 benchmarks/cuda/sanitized.py $part & done
   done
@@ -92,8 +109,8 @@ sanitize)
     FILTER=$CHAIN_KERNELS checked racecheck $part python3 benchmarks/cuda/sanitized_chain.py $part &
   done
   export CACHEIR_TEST_DEVICE=cuda
-  checked memcheck ops $tests &
-  FILTER=$OP_KERNELS checked racecheck ops $tests &
+  checked_ops memcheck &
+  FILTER=$OP_KERNELS checked_ops racecheck &
   wait
   for found in "$OUT"/sanitized_*.txt; do tail -n 1 "$found"; done
   ;;
