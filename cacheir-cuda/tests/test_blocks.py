@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the backend's kernels take its tensors")
 pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
 
 from cacheir.artifact.card import CompileOptions  # noqa: E402
 from cacheir.ir.types import KVType  # noqa: E402
@@ -14,7 +19,8 @@ from cacheir.reference.sampling import sample as meaning  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.opened_backend import OpenedBackend  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
-from cacheir_cuda.kernels import triton_block, triton_paged, triton_step, triton_tiles  # noqa: E402
+from cacheir_cuda import block_launches, large_products  # noqa: E402
+from cacheir_cuda.kernels import triton_block, triton_gated, triton_paged, triton_step, triton_tiles  # noqa: E402
 from cacheir_cuda.kernels.triton_sampling import sample  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
 from cacheir_cuda.prefill_graphs import bucket_of  # noqa: E402
@@ -61,6 +67,16 @@ def test_gated_product(biased: bool) -> None:
     gate, up = np.split(both + (bias.double().numpy() if biased else 0), 2, axis=1)
     for found in (out, large):
         near(found, gate / (1 + np.exp(-gate)) * up)
+
+
+@pytest.mark.parametrize(("rows", "count", "width"), [(1, 8, 8), (300, 136, 72)])
+def test_gated_product_of_many_rows(rows: int, count: int, width: int) -> None:
+    x, weight = random(rows, width, dtype=torch.float16), random(2 * count, width, dtype=torch.float16, seed=1)
+    out = torch.full((rows, count), torch.nan, dtype=torch.float16)
+    assert triton_gated.takes(weight)
+    triton_gated.gated_product(x, weight, out)
+    gate, up = np.split(x.double().numpy() @ weight.double().numpy().T, 2, axis=1)
+    near(out, gate / (1 + np.exp(-gate)) * up)
 
 
 @pytest.mark.parametrize("parts", [0, 3])
@@ -173,6 +189,36 @@ def test_sampled_tokens_are_the_reference_s(rounded: bool) -> None:
     assert out.tolist() == meaning(*given).tolist()
 
 
+def _told(row_starts: Any, rows: int, out: Any, groups: tl.constexpr, queries: tl.constexpr) -> None:
+    """out [programs, 2]: the row of each program's tile, and which tile of the row it is."""
+    row, tile = triton_paged._row_of(tl.program_id(0), row_starts, rows, groups, queries)
+    tl.store(out + 2 * tl.program_id(0), row)
+    tl.store(out + 2 * tl.program_id(0) + 1, tile)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 150])
+def test_each_tile_of_ragged_rows_is_some_program_s(rows: int) -> None:
+    """And one program's alone; the others are told of a tile that begins behind its row."""
+    drawn = np.random.default_rng()
+    queries = int(drawn.choice([16, 64, 128]))
+    lengths = drawn.integers(1, 40, rows) * drawn.integers(0, 9, rows)
+    starts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    programs = int(starts[-1] + drawn.integers(0, 50)) // queries + rows
+    out = torch.full((programs, 2), -1, dtype=torch.int32)
+    triton.jit(_told)[(programs,)](starts, rows, out, triton.cdiv(rows, 128), queries)
+    found = [(row, tile) for row, tile in out.tolist() if tile * queries < lengths[row]]
+    expected = [(row, tile) for row in range(rows) for tile in range(-(-int(lengths[row]) // queries))]
+    assert found == expected, f"queries {queries}, lengths {lengths.tolist()}"
+    assert (out >= 0).all()
+
+
+def test_a_product_adds_to_the_residual_stream() -> None:
+    hidden, x, weight = random(5, 12), random(5, 30, dtype=torch.float16), random(12, 30, dtype=torch.float16)
+    expected = hidden.double().numpy() + x.double().numpy() @ weight.double().numpy().T
+    large_products.add_product(hidden, x, weight.t())
+    near(hidden, expected, 1e-5)
+
+
 def test_a_bucket_holds_the_count() -> None:
     assert [bucket_of(count, (16, 32, 64), 48) for count in (1, 16, 17, 40)] == [16, 16, 32, 48]
 
@@ -181,12 +227,18 @@ def test_a_bucket_holds_the_count() -> None:
     ("dtype", "kv", "bound"),
     [("float16", "", 1e-2), ("float16", "int8", 0.1), ("float16", "fp8", 0.3), ("bfloat16", "bf16", 6e-2)],
 )
-@pytest.mark.parametrize("decoder", ["interleaved-biased"])
+@pytest.mark.parametrize("decoder", ["interleaved-biased", "grouped"])
+@pytest.mark.parametrize("few", [64, 4])
 def test_a_model_runs_as_blocks(
-    decoder: str, dtype: str, kv: str, bound: float, monkeypatch: pytest.MonkeyPatch
+    few: int, decoder: str, dtype: str, kv: str, bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ragged prompts in one step, then single tokens together, beside the meaning."""
+    """Ragged prompts in one step, then single tokens together, beside the meaning.
+
+    The prompts are a step of few rows and one of many, whose products are torch's.
+    """
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
+    monkeypatch.setattr(block_launches, "MOST_ROWS", few)
+    monkeypatch.setattr(block_launches, "_GATED_ROWS", few)
     installation = plugin_host("cacheir_cuda.plugin")
     tiny = TinyProgram(decoder, installation, CompileOptions(target="cuda"))
     ids = [7, 3, 11, 2, 9, 5]

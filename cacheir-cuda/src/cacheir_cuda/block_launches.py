@@ -1,7 +1,8 @@
 """Main as kernels of whole blocks: eight or nine launches a layer, partial sums between them, not one for each op.
 
 A layer is: norm of a sum; QKV; head norms, rotation and the append to the pages; attention; O; norm of a sum; gate and
-up with their product; down. Products of few rows are those of ``triton_tiles``, of many cuBLAS's.
+up with their product; down. Products of few rows are those of ``triton_tiles``; those of many are cuBLAS's, and O's and
+down's are added to the residual stream by the product itself.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import torch
 from cacheir.ir.types import TensorType
 from cacheir.schedule.flatten import Launch, Place
 from cacheir_cuda.binding import BoundLaunch, Surroundings, view
-from cacheir_cuda.kernels import triton_block, triton_paged, triton_step
+from cacheir_cuda.kernels import triton_block, triton_gated, triton_paged, triton_step, triton_turned
 from cacheir_cuda.kernels.rotary import frequencies
 from cacheir_cuda.kernels.triton_tiles import MOST_ROWS, parts_of, product_gated, product_parts
+from cacheir_cuda.large_products import LargeProducts
 from cacheir_cuda.layer_plan import LayerPlan, MainPlan
 from cacheir_cuda.workspace import Workspace
 
 # From here on what lies between products has 16 bits, as their operands do: it would not fit L2 in float32.
-_WIDE_ROWS = 512
+WIDE_ROWS = 512
+# From here on gate and up by one kernel are faster than cuBLAS and a kernel for their product.
+_GATED_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +39,11 @@ class BlockKernels:
     triton_matmul: bool = False  # products of many rows too, instead of cuBLAS's
 
 
-def block_launches(plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace) -> list[BoundLaunch]:
+def block_launches(
+    plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace, products: LargeProducts
+) -> list[BoundLaunch]:
     """The launches of main for ``around``, in order; the buffers between them lie in ``space``."""
-    return list(_Blocks(plan, around, kernels, space).launches())
+    return list(_Blocks(plan, around, kernels, space, products).launches())
 
 
 def block_weights(plan: MainPlan) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -58,10 +64,15 @@ def block_weights(plan: MainPlan) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 class _Blocks:
-    def __init__(self, plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace) -> None:
-        self.plan, self.around, self.kernels, self.space = plan, around, kernels, space
+    def __init__(
+        self, plan: MainPlan, around: Surroundings, kernels: BlockKernels, space: Workspace, products: LargeProducts
+    ) -> None:
+        self.plan, self.around, self.kernels, self.space, self.products = plan, around, kernels, space, products
         self.rows = around.rows
         self.pdl = kernels.pdl
+        self.many = around.rows > MOST_ROWS
+        self.adds = self.many and not kernels.triton_matmul
+        self.gates = self.adds and self.rows >= _GATED_ROWS
         self.hidden = self._place(plan.hidden, plan.before[0])
         self.cos, self.sin = (self._place(place, plan.before[1]) for place in (plan.cos, plan.sin))
 
@@ -71,7 +82,7 @@ class _Blocks:
         pending: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         for layer in self.plan.layers:
             yield from self._layer(layer, pending)
-            pending = (self.down, self._vector(layer.down_bias))
+            pending = (None if self.adds else self.down, self._vector(layer.down_bias))
         gather, norm = self.plan.after
         call = partial(
             triton_block.sum_norm, self.hidden, *pending, self._vector(self.plan.norm), eps=self.plan.eps,
@@ -107,11 +118,13 @@ class _Blocks:
         product = self._product(self.normed, self._matrix("rows", layer.qkv), self.qkv)
         q_norm, k_norm = (self._vector(name) for name in layer.head_norms) if layer.head_norms else (None, None)
         pool = self.around.pools[int(layer.append.reads[0].name)]
+        many = self.many and triton_turned.takes(self.cos, self.q.shape[2], layer.layout, pool)
+        kernel = triton_turned.after_qkv_many if many else partial(triton_block.after_qkv, layout=layer.layout)
         after = partial(
-            triton_block.after_qkv, self.qkv, self._joined(layer.qkv_bias),
+            kernel, self.qkv[0] if many else self.qkv, self._joined(layer.qkv_bias),
             None if q_norm is None or k_norm is None else (q_norm, k_norm), self.cos, self.sin,
             self.around.inputs[layer.append.reads[3].name], pool,
-            layer=layer.number, eps=layer.head_eps, layout=layer.layout, q=self.q, own=self._own(layer), pdl=self.pdl,
+            layer=layer.number, eps=layer.head_eps, q=self.q, own=self._own(layer), pdl=self.pdl,
         )  # fmt: skip
         return norm, product, after
 
@@ -143,27 +156,39 @@ class _Blocks:
         return self.own.view(2, pool.kind.heads, self.rows, pool.kind.head_dim)
 
     def _out(self, layer: LayerPlan) -> Any:
-        product = self._product(self.mixed.flatten(1), self._matrix("dense", (layer.out,)), self.out)
+        product = self._summed(self.mixed.flatten(1), self._matrix("dense", (layer.out,)), self.out)
         norm = partial(
-            triton_block.sum_norm, self.hidden, self.out, self._vector(layer.out_bias), self._vector(layer.ffn_norm),
-            eps=layer.ffn_eps, out=self.normed, pdl=self.pdl,
+            triton_block.sum_norm, self.hidden, None if self.adds else self.out, self._vector(layer.out_bias),
+            self._vector(layer.ffn_norm), eps=layer.ffn_eps, out=self.normed, pdl=self.pdl,
         )  # fmt: skip
         return partial(_in_turn, product, norm)
 
     def _feed_forward(self, layer: LayerPlan) -> Any:
         gate_up, bias = self._matrix("rows", layer.gate_up), self._joined(layer.gate_up_bias)
-        down = self._product(self.active, self._matrix("dense", (layer.down,)), self.down)
+        down = self._summed(self.active, self._matrix("dense", (layer.down,)), self.down)
         if self.rows <= MOST_ROWS:
             both = partial(product_gated, self.normed, gate_up, bias, self.active, pdl=self.pdl)
             return partial(_in_turn, both, down)
+        if self._gates(layer):
+            joined = partial(triton_gated.gated_product, self.normed, gate_up, self.active, pdl=self.pdl)
+            return partial(_in_turn, joined, down)
         both = self._product(self.normed, gate_up, self.both)
         gate = partial(triton_block.gated, self.both, bias, out=self.active, pdl=self.pdl)
         return partial(_in_turn, both, gate, down)
 
+    def _gates(self, layer: LayerPlan) -> bool:
+        """Whether one kernel multiplies by gate and up and joins both, without a bias."""
+        matrix = self._matrix("rows", layer.gate_up)
+        return self.gates and not layer.gate_up_bias and triton_gated.takes(matrix)
+
     def _product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Any:
         if self.rows <= MOST_ROWS or self.kernels.triton_matmul:
             return partial(product_parts, x, weight, out, pdl=self.pdl)
-        return partial(large_product, x, weight.t(), out[0])
+        return self.products.bind(x, weight, out[0])
+
+    def _summed(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Any:
+        """A product that ends in the residual stream: added to it here, or left in ``out`` for the norm to add."""
+        return self.products.bind(x, weight, self.hidden, adds=True) if self.adds else self._product(x, weight, out)
 
     def _carve(self, layer: LayerPlan) -> None:
         """The buffers between launches. All layers share them, and so do all steps."""
@@ -173,7 +198,7 @@ class _Blocks:
         qkv, down = self._matrix("rows", layer.qkv), self._matrix("dense", (layer.down,))
         inner = down.shape[1]
         narrow = self.kernels.dtype
-        between = narrow if rows >= _WIDE_ROWS else torch.float32
+        between = narrow if rows >= WIDE_ROWS else torch.float32
         few = rows <= MOST_ROWS
         out = self._matrix("dense", (layer.out,))
 
@@ -185,10 +210,10 @@ class _Blocks:
             ((parts(*qkv.shape), rows, qkv.shape[0]), between),
             ((rows, heads, dim), narrow),
             ((rows, heads, dim), narrow),
-            ((parts(*out.shape), rows, width), torch.float32),
-            ((1, 0 if few else rows, 2 * inner), between),
+            ((0 if self.adds else parts(*out.shape), rows, width), torch.float32),
+            ((1, 0 if few or all(map(self._gates, self.plan.layers)) else rows, 2 * inner), between),
             ((rows, inner), narrow),
-            ((parts(width, inner), rows, width), torch.float32),
+            ((0 if self.adds else parts(width, inner), rows, width), torch.float32),
             ((rows, qkv.shape[0] - heads * dim), narrow),
         )
         self.normed, self.qkv, self.q, self.mixed, self.out, self.both, self.active, self.down, self.own = made
@@ -214,16 +239,6 @@ class _Blocks:
 
     def _sizes(self, launch: Launch) -> Mapping[str, int]:
         return {name: size.evaluate(self.around.sizes) for name, size in launch.sizes.items()}
-
-
-def large_product(x: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor) -> None:
-    """x [T, K], the matrix as [K, N] -> out [T, N], float32 or of x's type, by cuBLAS; sums are float32."""
-    if not x.is_cuda:
-        out.copy_(torch.mm(x.float(), transposed.float()))
-    elif out.dtype == x.dtype:
-        torch.mm(x, transposed, out=out)
-    else:
-        torch.ops.aten.mm.dtype_out(x, transposed, out.dtype, out=out)
 
 
 def _in_turn(*calls: Any) -> None:

@@ -15,6 +15,7 @@ from cacheir_cuda.binding import BoundLaunch, Surroundings
 from cacheir_cuda.chain.rows_seat import RowsSeat
 from cacheir_cuda.forced import forced_here
 from cacheir_cuda.kernels.triton_refusals import why_not_here
+from cacheir_cuda.large_products import LargeProducts
 from cacheir_cuda.layer_plan import MainPlan, NotOfTheForm, plan_main
 from cacheir_cuda.options import MATMUL_VARIABLE, CudaOptions
 from cacheir_cuda.workspace import Workspace
@@ -39,6 +40,7 @@ class BlockSeat:
         self._dtype: torch.dtype = getattr(torch, options.cuda_dtype)
         self._asked = options.programmatic_launch and device.type == "cuda"
         self._space = Workspace(device)
+        self._products = LargeProducts(device)
         self._plans: dict[str, MainPlan] = {}
         self.reason = _why_not(options, asked)
         if self.reason:
@@ -83,7 +85,7 @@ class BlockSeat:
             pdl=self._programmatic,
             triton_matmul=os.environ.get(MATMUL_VARIABLE) == "1",
         )
-        return block_launches(self._plans[mode], around, kernels, self._space)
+        return block_launches(self._plans[mode], around, kernels, self._space, self._products)
 
     @cached_property
     def _programmatic(self) -> bool:
@@ -97,6 +99,10 @@ class BlockSeat:
 
             for plan in self._plans.values():
                 yield from block_weights(plan)
+
+    def counters(self) -> dict[str, int]:
+        """Why products of many rows ran as torch launches them, where plans are installed."""
+        return {f"product_unplanned: {reason}": 1 for reason in sorted(self._products.reasons)}
 
     def close(self) -> None:
         """Let go of the buffers."""

@@ -235,6 +235,7 @@ class CudaExecutor:
             "staging_dropped": sum(each.dropped for each in caches),
             **self._watch.counters(),
             **self._chain.counters(),
+            **(self._blocks.counters() if self._program is not None else {}),
             **self._stops.counters(),
             **{f"carried_refused: {reason}": 1 for reason in self._refused_cubins},
             **{f"graph_miss: {reason}": count for reason, count in sorted(self._misses.items())},

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cacheir.errors import UsageError
@@ -93,10 +94,13 @@ def read_table(path: Path) -> tuple[TunedRow, ...]:
         raise UsageError(f"{path} is no table of tuned tiles: {error}", hint="cacheir tune writes one") from error
 
 
-def write_table(path: Path, rows: Sequence[TunedRow]) -> None:
-    """Write ``rows`` in order of their keys, whole or not at all. Raises ArtifactError where it cannot be written."""
+def write_table(path: Path, rows: Sequence[TunedRow], besides: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write ``rows`` in order of their keys, whole or not at all, and ``besides`` (``product_plans``) with them.
+
+    Raises ArtifactError where it cannot be written.
+    """
     ordered = sorted(rows, key=lambda row: tuple(map(str, row.key)))
-    text = json.dumps({"format": FORMAT, "rows": [asdict(row) for row in ordered]}, indent=1) + "\n"
+    text = json.dumps({"format": FORMAT, "rows": [asdict(row) for row in ordered], **besides}, indent=1) + "\n"
     write_file(path, text.encode())
 
 

@@ -101,18 +101,36 @@ def _own_keys(query, keys, values, first, member, stop, largest, total, mixed, s
     return _take(scores, seen, key[None, :] <= member[:, None], largest, total, mixed, softcap, MASK, CAPPED)
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens, scale, softcap, width, window, sinks,
-             heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
-             CODED: tl.constexpr, OWN: tl.constexpr, CAPPED: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-             BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+@triton.jit
+def _row_of(tile, row_starts, rows, GROUPS: tl.constexpr, QUERIES: tl.constexpr):
+    """The row that ``tile`` lies in, and which tile of the row it is.
+
+    The first tile of row r is number ``row_starts[r] // QUERIES + r``, which leaves room for all tiles of the rows
+    before it, whatever their lengths are.
+    """
+    found = tl.zeros((128,), tl.int32)
+    for group in tl.static_range(GROUPS):
+        index = group * 128 + tl.arange(0, 128)
+        starts = tl.load(row_starts + index, mask=index < rows, other=0)
+        found += ((index < rows) & (starts // QUERIES + index <= tile)).to(tl.int32)
+    row = tl.sum(found) - 1
+    return row, tile - tl.load(row_starts + row) // QUERIES - row
+
+
+@triton.jit(do_not_specialize=["tokens", "rows"])
+def _prefill(q, storage, scales, own, table, row_starts, positions, out, tokens, rows, scale, softcap, width, window,
+             sinks, heads: tl.constexpr, kv_heads: tl.constexpr, page_tokens: tl.constexpr, dim: tl.constexpr,
+             CODED: tl.constexpr, OWN: tl.constexpr, CAPPED: tl.constexpr, GROUPS: tl.constexpr,
+             QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, COUNTED: tl.constexpr,
+             PDL: tl.constexpr):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    row, head = tl.program_id(2), tl.program_id(0)
-    begin, end = tl.load(row_starts + row), tl.load(row_starts + row + 1)
+    head = tl.program_id(0)
     # The last queries have the most keys: they go first.
-    start = begin + (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES
+    row, tile = _row_of(tl.num_programs(1) - 1 - tl.program_id(1), row_starts, rows, GROUPS, QUERIES)
+    begin, end = tl.load(row_starts + row), tl.load(row_starts + row + 1)
+    start = begin + tile * QUERIES
     if start < end:
         member, at = tl.arange(0, QUERIES), tl.arange(0, BLOCK)
         inside = (start + member < end)[:, None] & (at < dim)[None, :]
@@ -279,14 +297,15 @@ def prefill(
     tokens, heads, dim = q.shape
     wide = q.dtype == float32 and (kv.coded or kv.storage.dtype == float32)
     queries = 16 if tokens <= 32 else 128 if tokens >= 512 and not wide and own is None else 64
-    grid = (heads, triton.cdiv(tokens, queries), page_table.shape[0])
+    rows = page_table.shape[0]
     launch(
-        _prefill, grid, q, kv.layer(layer), kv.scales(layer), q if own is None else own, page_table, row_starts,
-        positions, out, tokens, scale * _LOG2E,
+        _prefill, (heads, tokens // queries + rows), q, kv.layer(layer), kv.scales(layer), q if own is None else own,
+        page_table, row_starts, positions, out, tokens, rows, scale * _LOG2E,
         softcap, page_table.shape[1], window, sinks, heads=heads, kv_heads=kv.kind.heads, page_tokens=kv.page_tokens,
-        dim=dim, CODED=kv.coded, OWN=own is not None, CAPPED=softcap > 0, QUERIES=queries, KEYS=64,
+        dim=dim, CODED=kv.coded, OWN=own is not None, CAPPED=softcap > 0, GROUPS=triton.cdiv(rows, 128),
+        QUERIES=queries, KEYS=64,
         BLOCK=triton.next_power_of_2(max(16, dim)), COUNTED=_COUNTED,
-        pdl=pdl, num_warps=8 if queries == 128 else 4, num_stages=1 if wide else 3,
+        pdl=pdl, num_warps=8 if queries == 128 else 4, num_stages=1 if wide else _stages(tokens // rows, own),
     )  # fmt: skip
 
 
@@ -340,6 +359,13 @@ def paged_attention_prefill(
     """q [T, N, D], page_table [B, M], row_starts [B + 1], positions [T], lengths [B] -> out [T, N, D], causal."""
     named = {"layer": layer, "scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
     prefill(q, kv, page_table, row_starts, positions, **named, out=out)  # type: ignore[arg-type]
+
+
+def _stages(tokens: int, own: Tensor | None) -> int:
+    """Tiles of keys under way for rows of ``tokens`` tokens: with few, more programs at once are worth more."""
+    if own is None or tokens > 1024:
+        return 3
+    return 1 if tokens <= 256 else 2
 
 
 def splits_of(programs: int, keys: int) -> int:

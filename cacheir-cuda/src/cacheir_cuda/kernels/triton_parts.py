@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cacheir.ir.types import KVType
-from cacheir_cuda.kernels import triton_block, triton_paged
+from cacheir_cuda.kernels import triton_block, triton_gated, triton_paged
 from cacheir_cuda.kernels.linear import product
 from cacheir_cuda.kernels.triton_tiles import MOST_ROWS, parts_of, product_gated, product_parts
 from cacheir_cuda.pool import Pool
@@ -29,6 +29,10 @@ def fused_swiglu(x: Tensor, stacked: Tensor, *biases: Tensor, out: Tensor) -> No
     bias = torch.cat(biases) if biases else None
     if len(x) <= MOST_ROWS:
         product_gated(x, stacked, bias, out)
+    elif bias is None and triton_gated.takes(stacked):
+        made = torch.empty_like(out, dtype=stacked.dtype)
+        triton_gated.gated_product(x.to(stacked.dtype), stacked, made)
+        out.copy_(made)
     else:
         triton_block.gated(product(x, stacked)[None], bias, out=out)
 

@@ -1,9 +1,10 @@
-"""``cacheir tune``: times the tiles of a model's products on this GPU and writes the table that the kernels read."""
+"""``cacheir tune``: times tiles and launches of a model's products on this GPU, and writes the table that is read."""
 
 from __future__ import annotations
 
 import math
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ def tune(
     cuda_dtype: str = typer.Option("bfloat16", help="How matrices are held: bfloat16 or float16."),
     seconds: float = typer.Option(math.inf, min=0, help="Begin no product later than this; those left have no row."),
 ) -> None:
-    """Time the tiles of a model's products on this GPU, and write the fastest to a table.
+    """Time a model's products on this GPU, and write the fastest to a table.
 
-    The kernels read it where CACHEIR_CUDA_TUNED names it.
+    Of those of many rows the launches of cuBLASLt are timed (half of the seconds), of the others the tiles. The table
+    is read where CACHEIR_CUDA_TUNED names it.
     """
     from cacheir_cuda.probe import why_unavailable
 
@@ -42,25 +44,43 @@ def tune(
     import torch
 
     from cacheir import compile_model
+    from cacheir_cuda.block_launches import WIDE_ROWS
+    from cacheir_cuda.cublas_lt import cublas_lt
+    from cacheir_cuda.kernels.triton_tiles import MOST_ROWS
     from cacheir_cuda.measure.matrices import matrices_of
+    from cacheir_cuda.measure.product_search import large_products, tune_products
+    from cacheir_cuda.measure.product_times import measure_products_on
     from cacheir_cuda.measure.search import products
     from cacheir_cuda.measure.search import tune as search
     from cacheir_cuda.options import read_options
+    from cacheir_cuda.prefill_graphs import TOKENS
+    from cacheir_cuda.product_plans import plans_section, read_plans
     from cacheir_cuda.tuned_tiles import merged, read_table, write_table
 
     own = read_options({"cuda_dtype": cuda_dtype})
     device = torch.device(own.device)
-    before = read_table(output) if output.exists() else ()
+    before, planned = (read_table(output), read_plans(output)) if output.exists() else ((), ())
     artifact = compile_model(model, "cuda")
+    name, began = torch.cuda.get_device_name(device), time.monotonic()
+    blas = cublas_lt(device)
+    tokens = [count for count in TOKENS if MOST_ROWS < count <= artifact.program.max_tokens]
+    plans = tune_products(
+        list(large_products(artifact.program, tokens, own.cuda_dtype, WIDE_ROWS)),
+        measure_products_on(blas),
+        device=name,
+        toolchain=f"cublasLt {blas.version}",
+        seconds=seconds / 2,
+        progress=lambda text: print(text, file=sys.stderr),
+    )
     rows = search(
         products(matrices_of(artifact.program)),
         measure_on(device, getattr(torch, own.cuda_dtype)),
         dtype=own.cuda_dtype,
-        device=torch.cuda.get_device_name(device),
-        seconds=seconds,
+        device=name,
+        seconds=seconds - (time.monotonic() - began),
         progress=lambda text: print(text, file=sys.stderr),
     )
-    write_table(output, merged(before, rows))
+    write_table(output, merged(before, rows), plans_section(planned, plans))
     print(output)
 
 
