@@ -114,6 +114,7 @@ def musts() -> Iterator[Must]:
         yield Must("1", model, "logits of chunks beside float32: clear positions wrong", 0, "")
         yield Must("1", model, "logits of chunks beside float32: share of positions left out", 0.05, "")
     yield Must("1", "qwen3-0.6b", FLOAT16, 0.01, "")
+    yield Must("1", "qwen3-0.6b", "share of positions left out, all companies", 0.05, "")
     for company in COMPANIES:
         yield Must("1", "qwen3-0.6b", f"{company}: answers that part at a clear place", 0, "")
         yield Must("1", "qwen3-0.6b", f"{company}: bits differ under --batch-invariant", 0, "")
@@ -338,6 +339,8 @@ def _engine(made: Mapping[str, Any], stem: str) -> Figures:
         if found:
             yield model, f"host's stall a step, {name}", found[0]["stall_us"], len(found[0]["samples_s"])
     companies, bits, start = _part(made, "companies"), _part(made, "bits"), _part(made, "start")
+    if companies:
+        yield model, "share of positions left out, all companies", companies["share_left_out"], 24  # every fourth of four
     if companies and companies["wrong_clear"] == 0:  # told of all companies together
         for company in companies["parted"]:
             yield model, f"{company}: answers that part at a clear place", 0, 16
