@@ -340,7 +340,7 @@ def _engine(made: Mapping[str, Any], stem: str) -> Figures:
             yield model, f"host's stall a step, {name}", found[0]["stall_us"], len(found[0]["samples_s"])
     companies, bits, start = _part(made, "companies"), _part(made, "bits"), _part(made, "start")
     if companies:
-        yield model, "share of positions left out, all companies", companies["share_left_out"], 24  # every fourth of four
+        yield model, "share of positions left out, all companies", companies["share_left_out"], 24
     if companies and companies["wrong_clear"] == 0:  # told of all companies together
         for company in companies["parted"]:
             yield model, f"{company}: answers that part at a clear place", 0, 16
