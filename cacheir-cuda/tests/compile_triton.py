@@ -8,7 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from cacheir_cuda.kernels import triton_attention, triton_block, triton_paged, triton_rows
+from cacheir_cuda.kernels import triton_advance, triton_attention, triton_block, triton_paged, triton_rows
 
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {
@@ -44,3 +44,14 @@ for storage, coded, fp8 in (("*bf16", False, False), ("*i8", True, False), ("*fp
         source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): fixed[name] for name in fixed})
         made = triton.compile(source, target=HOPPER, options=options)
         print(kernel.__name__, storage, made.metadata.shared, len(made.asm["cubin"]))
+
+for kernel in (triton_advance._end, triton_advance._move):
+    given = {"IDS": 8, "WORDS": 12, "OVER": -3, "BLOCK": 256}
+    fixed = {name: value for name, value in given.items() if name in kernel.arg_names}
+    numbers = triton_advance._SIZES
+    signature = {
+        name: "constexpr" if name in fixed else "i32" if name in numbers else "*i32" for name in kernel.arg_names
+    }
+    source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): fixed[name] for name in fixed})
+    made = triton.compile(source, target=HOPPER, options={"num_warps": 8})
+    print(kernel.__name__, "-", made.metadata.shared, len(made.asm["cubin"]))

@@ -11,8 +11,12 @@ from torch import Tensor
 
 from cacheir_cuda.row_stops import STOP_IDS, STOP_WORDS, STOPPED
 
+# Compiled once for all sizes: both are over in a moment, and steps of another number of rows must not wait for Triton.
+_SIZES = ("rows", "width", "page_tokens")
+_LEAST_BLOCK = 256
 
-@triton.jit
+
+@triton.jit(do_not_specialize=_SIZES)
 def _end(tokens, stops, positions, fed, told, rows,
          IDS: tl.constexpr, WORDS: tl.constexpr, OVER: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     row = tl.arange(0, BLOCK)
@@ -32,7 +36,7 @@ def _end(tokens, stops, positions, fed, told, rows,
     tl.store(positions + row, tl.where(over, position, position + 1), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _move(slots, table, lengths, positions, stops, rows, width, page_tokens,
           WORDS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     row = tl.arange(0, BLOCK)
@@ -51,7 +55,7 @@ def end_rows(tokens: Tensor, stops: Tensor, positions: Tensor, fed: Tensor, told
     rows = len(tokens)
     _end[(1,)](
         tokens, stops, positions, fed, told, rows,
-        IDS=STOP_IDS, WORDS=STOP_WORDS, OVER=STOPPED, BLOCK=triton.next_power_of_2(rows), num_warps=1,
+        IDS=STOP_IDS, WORDS=STOP_WORDS, OVER=STOPPED, BLOCK=_block(rows), num_warps=8,
     )  # fmt: skip
 
 
@@ -62,5 +66,9 @@ def move_rows(
     rows, width = table.shape
     _move[(1,)](
         slots, table, lengths, positions, stops, rows, width, page_tokens,
-        WORDS=STOP_WORDS, BLOCK=triton.next_power_of_2(rows), num_warps=1,
+        WORDS=STOP_WORDS, BLOCK=_block(rows), num_warps=8,
     )  # fmt: skip
+
+
+def _block(rows: int) -> int:
+    return max(_LEAST_BLOCK, triton.next_power_of_2(rows))
