@@ -1,4 +1,4 @@
-"""Triton kernels on rows of a decode step: norms, rotation of q and k, and the append of keys and values."""
+"""Triton kernels on rows of a step: norms, SiLU times up, rotation of q and k, the append of keys and values."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
 # Triton reads its own annotations: tl.constexpr says what is compiled in.
@@ -14,6 +14,7 @@ from torch import Tensor
 from cacheir_cuda.kernels.triton_codes import code_of, scale_of
 from cacheir_cuda.pool import Pool
 
+_GATED = 1024  # elements of a program
 
 @triton.jit
 def _norm_rows(x, residual, total, weight, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
@@ -38,6 +39,14 @@ def _norm_two(a, b, weight_a, weight_b, out_a, out_b, rows_a, width, eps, BLOCK:
     values = tl.load(a + row * width + at, mask=inside, other=0.0)
     scale = 1.0 / tl.sqrt(tl.sum(values * values) / width + eps)
     tl.store(out_a + row * width + at, values * scale * tl.load(weight_a + at, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def _gate(gate, up, out, total, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x, y = tl.load(gate + at, mask=at < total, other=0.0), tl.load(up + at, mask=at < total, other=0.0)
+    fade = tl.exp(-tl.abs(x))  # of at most 1: nothing overflows
+    tl.store(out + at, x * tl.where(x < 0, fade, 1.0) / (1.0 + fade) * y, mask=at < total)
 
 
 @triton.jit
@@ -103,6 +112,12 @@ def rms_norm_pair(
     _norm_two[(rows_a + rows_b,)](
         a, b, weight_a, weight_b, out[0], out[1], rows_a, width, eps, BLOCK=_block(width), num_warps=1
     )
+
+
+def swiglu(gate: Tensor, up: Tensor, *, out: Tensor) -> None:
+    """gate, up [..., F] f32 -> out [..., F], silu(gate) * up; ``out`` may be either."""
+    total = out.numel()
+    _gate[(triton.cdiv(total, _GATED),)](gate, up, out, total, BLOCK=_GATED)
 
 
 def rope_pair(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor, *, layout: str, out: tuple[Tensor, Tensor]) -> None:

@@ -14,6 +14,7 @@ _KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("rms_norm", "triton_rows:rms_norm", ("", "f32"), "rows", 0),
     ("add_rms_norm", "triton_rows:add_rms_norm", ("", "", "f32"), "rows", 0),
     ("rms_norm_pair", "triton_rows:rms_norm_pair", ("", "", "f32", "f32"), "pair", 0),
+    ("swiglu", "triton_rows:swiglu", (), "rows", 0),
     ("rope_pair", "triton_rows:rope_pair", (), "rotation", 0),
     ("kv_append", "triton_rows:kv_append", (), "rows", 0),
     ("linear", "triton_products:linear", LINEAR_LAYOUTS, "rows", 1),
@@ -47,8 +48,9 @@ _FIXED_KERNELS: tuple[tuple[str, str, tuple[str, ...], str, int], ...] = (
     ("paged_attention_prefill", "triton_fixed:paged_attention_prefill", (), "rows", 0),
 )
 _FIXED = frozenset(
-    {"add_rms_norm", "kv_append", "paged_attention_decode", "rms_norm", "rms_norm_pair", "rope_pair", "sample"}
-)
+    {"add_rms_norm", "kv_append", "paged_attention_decode", "rms_norm", "rms_norm_pair", "rope_pair", "sample",
+     "swiglu"}
+)  # fmt: skip
 
 
 def triton_kernels() -> Iterator[KernelSpec]:
@@ -72,7 +74,7 @@ def _record(
         dtypes=() if op == "kv_append" else ("f32",),
         refuses=f"cacheir_cuda.kernels.triton_refusals:{refusal}",
         writes_out=op != "kv_append",
-        in_place=op == "add_rms_norm" and target == TARGET,
+        in_place=op in ("add_rms_norm", "swiglu") and target == TARGET,
         in_place_over=(0, 1) if op == "add_rms_norm" and target == TARGET else (),
         layouts=layouts,
         weight_bytes=2 if {"dense", "rows"} & set(layouts) else 0,
