@@ -61,18 +61,18 @@ def _turn_many(product, bias, q_norm, k_norm, cos, sin, slots, q, storage, own, 
         near_end = tl.where(turned, first * c - second * s, first)
         far_end = tl.where(turned, second * c + first * s, second)
         if head < heads:
-            target = q + (row * heads + head) * dim + at[None, :]
-            tl.store(target, near_end.to(q.dtype.element_ty), mask=inside)
-            tl.store(target + HALF, far_end.to(q.dtype.element_ty), mask=inside)
+            query = q + (row * heads + head) * dim + at[None, :]  # a name of its own: pages may be of another type
+            tl.store(query, near_end.to(q.dtype.element_ty), mask=inside)
+            tl.store(query + HALF, far_end.to(q.dtype.element_ty), mask=inside)
         else:
             place = (page * 2 * kv_heads + head - heads) * page_tokens + offset
-            target = storage + place[:, None] * dim + at[None, :]
-            tl.store(target, near_end.to(storage.dtype.element_ty), mask=inside)
-            tl.store(target + HALF, far_end.to(storage.dtype.element_ty), mask=inside)
+            kept = storage + place[:, None] * dim + at[None, :]
+            tl.store(kept, near_end.to(storage.dtype.element_ty), mask=inside)
+            tl.store(kept + HALF, far_end.to(storage.dtype.element_ty), mask=inside)
             if OWN:  # all keys of the first head, then of the next one; all values behind them
-                target = own + ((head - heads).to(tl.int64) * tokens + row) * dim + at[None, :]
-                tl.store(target, near_end.to(own.dtype.element_ty), mask=inside)
-                tl.store(target + HALF, far_end.to(own.dtype.element_ty), mask=inside)
+                fresh = own + ((head - heads).to(tl.int64) * tokens + row) * dim + at[None, :]
+                tl.store(fresh, near_end.to(own.dtype.element_ty), mask=inside)
+                tl.store(fresh + HALF, far_end.to(own.dtype.element_ty), mask=inside)
 
 
 def takes(cos: Tensor, dim: int, layout: str, kv: Pool) -> bool:
