@@ -8,7 +8,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from cacheir_cuda.kernels import triton_advance, triton_attention, triton_block, triton_paged, triton_rows
+from cacheir_cuda.kernels import (
+    triton_advance,
+    triton_attention,
+    triton_block,
+    triton_gated,
+    triton_paged,
+    triton_rows,
+    triton_turned,
+)
 
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {
@@ -18,7 +26,7 @@ POINTERS = {
     "softcap": "fp32", "own": "*bf16",
 }  # fmt: skip
 HEADS = {"heads": 16, "kv_heads": 8, "page_tokens": 16, "dim": 128}
-PAGED = {**HEADS, "KEYS": 64, "BLOCK": 128, "COUNTED": True, "CAPPED": False, "PDL": True}
+PAGED = {**HEADS, "KEYS": 64, "BLOCK": 128, "COUNTED": True, "CAPPED": False, "GROUPS": 1, "PDL": True}
 KERNELS: tuple[tuple[Any, dict[str, Any], dict[str, int]], ...] = (
     (triton_rows._append, {"BLOCK": 128}, {"num_warps": 1}),
     (
@@ -44,6 +52,26 @@ for storage, coded, fp8 in (("*bf16", False, False), ("*i8", True, False), ("*fp
         source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): fixed[name] for name in fixed})
         made = triton.compile(source, target=HOPPER, options=options)
         print(kernel.__name__, storage, made.metadata.shared, len(made.asm["cubin"]))
+
+for storage in ("*fp16", "*bf16"):  # queries in float16: pages may be of another type
+    kernel = triton_turned._turn_many
+    fixed = {"heads": 16, "kv_heads": 8, "page_tokens": 16, "HALF": 64, "BIAS": True, "NORM": True, "OWN": True,
+             "HEADS": 4, "TOKENS": 8, "PDL": True}  # fmt: skip
+    types = {**POINTERS, "product": "*fp16", "q": "*fp16", "own": "*fp16", "storage": storage}
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): fixed[name] for name in fixed})
+    made = triton.compile(source, target=HOPPER, options={"num_warps": 4})
+    print(kernel.__name__, storage, made.metadata.shared, len(made.asm["cubin"]))
+
+for dtype in ("bf16", "fp16"):
+    kernel = triton_gated._gated_product
+    fixed = {"WIDTH": 1536, "BM": 128, "BN": 128, "BK": 64, "GROUP": 16, "PROGRAMS": 132, "COUNTED": True, "PDL": True}
+    types = {"x": f"tensordesc<{dtype}[128, 64]>", "weight": f"tensordesc<{dtype}[2, 128, 64]>",
+             "out": f"tensordesc<{dtype}[128, 128]>"}  # fmt: skip
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): fixed[name] for name in fixed})
+    made = triton.compile(source, target=HOPPER, options={"num_warps": 8, "num_stages": 3})
+    print(kernel.__name__, dtype, made.metadata.shared, len(made.asm["cubin"]))
 
 for kernel in (triton_advance._end, triton_advance._move):
     given = {"IDS": 8, "WORDS": 12, "OVER": -3, "BLOCK": 256}

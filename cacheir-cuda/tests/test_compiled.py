@@ -23,5 +23,5 @@ def test_kernels_over_pages_compile_for_each_kind_of_pages(tmp_path: Path) -> No
     made = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     lines = [line.split() for line in made.stdout.splitlines()]
-    assert len(lines) == 3 * 6 + 2  # those over pages for each kind of pages, and the end of a step
+    assert len(lines) == 3 * 6 + 2 + 2 + 2  # for each kind of pages; others of prompts; a step's end
     assert all(int(shared) < 227 << 10 and int(size) for _, _, shared, size in lines)  # of a block's shared memory
