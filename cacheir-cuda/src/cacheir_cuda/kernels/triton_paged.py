@@ -363,7 +363,7 @@ def paged_attention_prefill(
 
 def _stages(tokens: int, own: Tensor | None) -> int:
     """Tiles of keys under way for rows of ``tokens`` tokens: with few, more programs at once are worth more."""
-    if own is None or tokens > 1024:
+    if own is None:
         return 3
     return 1 if tokens <= 256 else 2
 

@@ -29,6 +29,8 @@ _BK = 128
 # About two programs for each of 132 multiprocessors; a part of K below 256 is not worth a program.
 _PROGRAMS = 264
 _LEAST_SHARE = 256
+# A head's matrix is long: for 17 to 32 rows a third faster than the default tile (H200).
+_HEAD_TILES = {32: TileConfig(rows_of_matrix=128, columns=64, stages=4)}
 
 
 @triton.jit
@@ -177,7 +179,8 @@ def head_argmax(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, out
     """rows [R, H], weight [V, H], bias [V] -> out [R]: lowest id of the largest logits, -1 where not finite."""
     held, (count, width) = rows.shape[0], weight.shape
     # What is asked for a fixed order of sums takes no tile of a table.
-    tile = default_config(block) if block else tile_of(count, width, _rows(held), weight.dtype, weight.device)
+    few = _HEAD_TILES.get(_rows(held))
+    tile = default_config(block) if block else tile_of(count, width, _rows(held), weight.dtype, weight.device, few)
     block = block or _rows(held)
     blocks = triton.cdiv(count, tile.rows_of_matrix)
     values, ids = rows.new_empty((held, blocks)), out.new_empty((held, blocks))
@@ -198,14 +201,18 @@ def _whole(width: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def tile_of(count: int, width: int, block: int, dtype: Any, device: Any) -> TileConfig:
-    """The tuned tile of a product of ``block`` rows, the default where none was timed here."""
+def tile_of(
+    count: int, width: int, block: int, dtype: Any, device: Any, default: TileConfig | None = None
+) -> TileConfig:
+    """The tuned tile of a product of ``block`` rows, ``default`` or that of all where none was timed here."""
+    default = default or default_config(block)
     if device.type != "cuda":
-        return default_config(block)
+        return default
     name = get_device_name(device)
-    return choose(
+    tile, why = choose(
         installed_table(), count=count, width=width, rows=block, dtype=str(dtype).rpartition(".")[2], device=name
-    )[0]
+    )
+    return default if why else tile
 
 
 def _shape(block: int, tile: TileConfig | None = None) -> dict[str, Any]:
