@@ -134,32 +134,32 @@ times) # 100 s, 25 more where the models are to be made: first and further token
   done
   wait
   ;;
-answers) # 100 s, nothing of it a time: companies and bits through the engine, repeats and parity of three models
+answers) # 110 s, nothing of it a time: companies and bits through the engine, repeats and parity of three models
   export OMP_NUM_THREADS=2
-  part 95 bits python3 benchmarks/cuda/engine_run.py "$made/engine_run_bits.json" bits &
-  part 95 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies &
+  part 110 bits python3 benchmarks/cuda/engine_run.py "$made/engine_run_bits.json" bits &
+  part 110 companies python3 benchmarks/cuda/engine_run.py "$made/engine_run.json" companies &
   for name in $SMALL; do
-    part 95 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" repeats parity &
+    part 110 "chain_$name" python3 benchmarks/cuda/decode_chain.py "$made/decode_chain_$name.json" "$name" repeats parity &
   done
   models $SMALL
   for name in $SMALL; do
-    part $((95 + began - $(date +%s))) "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
+    part $((110 + began - $(date +%s))) "repeats_$name" python3 benchmarks/cuda/repeats.py "$made/repeats_$name.json" "$CACHEIR_MODELS/$name" &
   done
   wait
   ;;
-kernels) # 100 s, nothing of it a time: kernels of several rows beside float32, every forced kernel, the kit's kernels
+kernels) # 105 s, nothing of it a time: kernels of several rows beside float32, every forced kernel, the kit's kernels
   export OMP_NUM_THREADS=2
   for name in $SMALL; do
     part 60 "rows_chain_$name" python3 benchmarks/cuda/rows_chain.py \
       cacheir-cuda/src/cacheir_cuda/cubins/rows_chain.sm_90a.cubin "$name" ends step products attention prompt &
   done
-  part 95 untried python3 benchmarks/cuda/untried.py "$made/untried.json" llama &
+  part 105 untried python3 benchmarks/cuda/untried.py "$made/untried.json" llama &
   models qwen3-0.6b
-  part 90 untried_0.6b python3 benchmarks/cuda/untried.py "$made/untried_qwen3-0.6b.json" "$CACHEIR_MODELS/qwen3-0.6b" \
+  part 100 untried_0.6b python3 benchmarks/cuda/untried.py "$made/untried_qwen3-0.6b.json" "$CACHEIR_MODELS/qwen3-0.6b" \
     "dtype float16" default invariant "kv int8" "kv fp8" &
   part 60 untried_matmul env CACHEIR_TRITON_MATMUL=1 python3 benchmarks/cuda/untried.py "$made/untried_matmul.json" llama \
     "kernel linear=cuda.triton.matmul" &
-  part 95 kit env CACHEIR_TEST_DEVICE=cuda python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -n 9 \
+  part 105 kit env CACHEIR_TEST_DEVICE=cuda python3 -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -n 9 \
     --import-mode=importlib cacheir-cuda/tests/test_conformance.py -k "Float16 or Kernels" &
   wait
   ;;
