@@ -2,7 +2,8 @@
 # The calls that measure what report.md asks for: calls.sh vllm|times|answers|kernels|sanitizer|suite, one after the other
 # while the machine is warm. plan.md says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one
 # archive per call; each part has a limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression),
-# PACK what vLLM is unpacked from, VLLM_MODELS which models are measured beside it, VLLM_STAGES what of the small ones.
+# PACK what vLLM is unpacked from, VLLM_MODELS which models are measured beside it, VLLM_STAGES what of the small ones, ONLY
+# the parts that are wanted (beginnings of their names).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export PYTHONPATH="cacheir-core/src:cacheir-cpu/src:cacheir-importers/src:cacheir-cuda/src:benchmarks/cuda"
@@ -28,10 +29,18 @@ if [ -n "${CUBINS:-}" ]; then
 fi
 say "room in memory ${room} GB, models in $place, $(ls cacheir-cuda/src/cacheir_cuda/cubins | wc -l) compiled files"
 
+# Whether the part $1 is wanted: all are, or those whose names begin with a word of ONLY.
+named() {
+  [ -n "${ONLY:-}" ] || return 0
+  for each in $ONLY; do case $1 in "$each"*) return 0 ;; esac done
+  return 1
+}
+
 # Part $2 within $1 seconds, its output kept; the last lines are shown.
 part() {
   part_limit=$1 part_name=$2
   shift 2
+  named "$part_name" || return 0
   timeout -k 3 "$part_limit" "$@" >"$made/$part_name.txt" 2>&1
   say "$part_name: exit status $?; $(tail -n 1 "$made/$part_name.txt" | cut -c1-250)"
 }
@@ -88,7 +97,7 @@ vllm) # 550 s for all: the engines of vLLM start together; then one model after 
   for name in $wanted; do models "$name" & done
   (
     until_there 120 "$SCRATCH/vllm_site/unpacked"
-    part 75 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 OMP_NUM_THREADS=2 \
+    part 85 untried_vllm env PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1 OMP_NUM_THREADS=2 \
       python3 benchmarks/cuda/untried.py "$made/untried_vllm.json" llama \
       "kernel paged_attention_prefill=cuda.adapter.flash_attention_vllm_prefill" \
       "kernel paged_attention_decode=cuda.adapter.flash_attention_vllm_decode"
@@ -174,7 +183,7 @@ suite) # 100 s alone on the machine: each kernel's GB/s and TFLOP/s, vLLM's atte
   part 40 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --seconds 15 --output "$made/tiles.json"
   ;;
 *)
-  sed -n '2,5p' "$0"
+  sed -n '2,6p' "$0"
   exit 2
   ;;
 esac
