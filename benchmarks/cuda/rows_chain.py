@@ -73,7 +73,7 @@ def products(bench: Bench) -> None:
         expected = normed_rows(x, tensors[layer.norm]) @ torch.cat([tensors[name] for name in layer.qkv]).T
         if layer.biases:
             expected += torch.cat([tensors[name] for name in layer.biases])
-        compare(f"{rows} rows, qkv", buffers.qkv[:rows], expected[:rows])
+        compare(f"{rows} rows, qkv", qkv_of(bench, rows), expected[:rows])
         mixed = torch.randn(32, wide, device=DEVICE).bfloat16()
         buffers.attended.copy_(tiled(mixed))
         bench.launch([launches[names[2]]])
@@ -101,6 +101,26 @@ def products(bench: Bench) -> None:
             parts_of(buffers.squares, ends_parts)[:rows].sum(-1),
             (end * end).sum(-1)[:rows],
         )
+
+
+def qkv_of(bench: Bench, rows: int) -> Tensor:
+    """[rows, N] as attention takes it: where the sums lie in parts, added, scaled and with the bias."""
+    buffers, layer, shape = bench.buffers, bench.chain.layers[0], bench.chain.matrices["qkv"]
+    tile = rows_tiles.parts_tile(shape, rows_tiles.bucket(rows) or 0)
+    if tile is None:
+        return buffers.qkv[:rows]
+    sums = buffers.qkv_parts.flatten()[: rows * tile.split * shape[1]].view(rows, tile.split, shape[1]).sum(1)
+    squares = buffers.squares[: rows * bench.step.squares("down", rows)].view(rows, -1).sum(-1, keepdim=True)
+    made = sums * torch.rsqrt(squares / bench.chain.hidden + EPS)
+    return made + torch.cat([bench.tensors[name].float() for name in layer.biases]) if layer.biases else made
+
+
+def draw_qkv(bench: Bench, rows: int) -> Tensor:
+    """Random query, key and value of each row, where attention finds them; returns ``qkv_of``."""
+    for buffer in (bench.buffers.qkv, bench.buffers.qkv_parts):
+        buffer.copy_(torch.randn(buffer.shape, device=DEVICE) * 2)
+    bench.buffers.squares.copy_(torch.rand(bench.buffers.squares.shape, device=DEVICE) * 25)
+    return qkv_of(bench, rows)
 
 
 def reference_attention(bench: Bench, qkv: Tensor, inputs: RowsInputs, row: int, sequence: int) -> tuple[Tensor, ...]:
@@ -135,8 +155,8 @@ def attention(bench: Bench) -> None:
         pages.copy_(torch.randn(pages.shape, device=DEVICE) * 2)
         rows = len(given)
         inputs = bench.inputs(given, seed=rows)
-        bench.buffers.qkv.copy_(torch.randn(bench.buffers.qkv.shape, device=DEVICE) * 2)
-        expected = [reference_attention(bench, bench.buffers.qkv, inputs, row, row) for row in range(rows)]
+        qkv = draw_qkv(bench, rows)
+        expected = [reference_attention(bench, qkv, inputs, row, row) for row in range(rows)]
         spared = int(inputs.slots[rows - 1])
         inputs.slots[rows - 1] = -1
         before = pages.clone()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -72,7 +73,12 @@ def choices(chain: Chain) -> dict[str, list[Change]]:
     made: dict[str, list[Change]] = {"base": []}
     made |= {f"pages by {name}": [brings(name)] for name in ("", "qkv", "output", "gate_up", "down")}
     heads = rows_attention_tiles.ATTENTIONS[chain.attention]
-    made |= {f"attention as for {rows} rows": [(heads, dict.fromkeys(every, heads[rows]))] for rows in every}
+    whole: Change = (rows_tiles.PARTS.setdefault(qkv, {}), dict.fromkeys(every, None))
+    made["qkv whole"] = [whole, (heads, {rows: replace(heads[rows], parts=1) for rows in every})]
+    made |= {
+        f"attention as for {rows} rows": [whole, (heads, dict.fromkeys(every, replace(heads[rows], parts=1)))]
+        for rows in every
+    }
     made |= {f"{name} held": [held(shape)] for name, shape in (("output", output), ("down", down))
              if shape in rows_tiles.HOLDS}  # fmt: skip
     if chain.hidden == 2048:

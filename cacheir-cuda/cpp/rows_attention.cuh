@@ -9,12 +9,16 @@
 // the rings fill before the wait, since pages of past tokens do not depend on the kernels just before.  In a prompt (PROMPT)
 // rows follow each other in a sequence: append_rows has put the keys and values of all of them into the pages, which are
 // read after the wait.
+//
+// Where QKV leaves sums of QKV_PARTS parts of its columns (rows_parts.cuh), they are added here, and the norm's scale and the bias
+// come to them.
 #pragma once
 #include "attention.cuh"
 #include "rows_product.cuh"
+#include "rows_turned.cuh"
 
 struct RowsAttentionArguments {
-  const float *qkv;        // [R][N * HEAD + 2 * K * HEAD]
+  const float *qkv;        // [R][QKV_PARTS][N * HEAD + 2 * K * HEAD]
   bf16 *out;               // [R][N * HEAD], tiled
   bf16 *pages;             // this layer's: [page][K, V][kv head][page token][HEAD]
   const int *page_table;   // [sequences][table_width]
@@ -27,21 +31,11 @@ struct RowsAttentionArguments {
   int sequences, page_tokens, table_width, spare_page;  // spare_page is nobody's
   int step;                // of a graph of several: positions and slots are those of its first
   float eps, scale;        // scale: of the scores, times log2(e)
+  const float *squares;    // [R][square_count], and
+  const float *bias;       // [N * HEAD + 2 * K * HEAD] or null: those of QKV in parts
+  int square_count, width; // a multiple of 4; columns of QKV
 };
 
-struct Turned { float2 low, high; };  // dimensions 2 lane, 2 lane + 1 of a head, and 64 further on
-
-// Dimensions of one head, normed and turned by a warp.
-template <bool NORMED>
-__device__ __forceinline__ Turned turned(Turned x, float4 turn, const float2 (&gain)[2], float eps) {
-  if (NORMED) {
-    const float squares = lane_sum<32>(x.low.x * x.low.x + x.low.y * x.low.y + x.high.x * x.high.x + x.high.y * x.high.y);
-    const float scale = rsqrtf(squares * (1.f / HEAD) + eps);
-    x.low.x *= scale * gain[0].x; x.low.y *= scale * gain[0].y; x.high.x *= scale * gain[1].x; x.high.y *= scale * gain[1].y;
-  }
-  return {make_float2(x.low.x * turn.x - x.high.x * turn.y, x.low.y * turn.z - x.high.y * turn.w),
-          make_float2(x.high.x * turn.x + x.low.x * turn.y, x.high.y * turn.z + x.low.y * turn.w)};
-}
 // Where the key of a prompt's row goes; the value goes kv_heads * page_tokens * HEAD further on.
 __device__ __forceinline__ bf16 *slot_of(const RowsAttentionArguments &a, int row, int kv_head, int kv_heads) {
   const int slot = a.slots[row];
@@ -88,7 +82,8 @@ __device__ __forceinline__ float power_of_two(float x) {  // 0 for -infinity
 
 // AHEAD pieces beyond the ring come as far as L2 at the beginning.  Of at most ALONE * WARPS groups the first block of a
 // cluster takes care alone: a short row needs no exchange between blocks.
-template <int HEADS, int KV_HEADS, bool NORMED, int SHARES, int RANKS_OF_ROW, int WARPS, int PIECES, int AHEAD, int ALONE, bool PROMPT>
+template <int HEADS, int KV_HEADS, bool NORMED, int SHARES, int RANKS_OF_ROW, int WARPS, int PIECES, int AHEAD, int ALONE, bool PROMPT,
+          int QKV_PARTS = 1>
 __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) {
   constexpr int ALL = HEADS / KV_HEADS, PER = ALL / SHARES, TILES = (PER + 3) / 4, THREADS = 32 * WARPS, PIECE = GROUP * HEAD * 2;
   constexpr int PAIRS = PER * HEAD / 2;  // of dimensions, of all heads
@@ -180,8 +175,12 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     }
   }
   if (2 * PER + warp < 8 * TILES) *(uint2 *)&query[2 * PER + warp][4 * lane] = make_uint2(0, 0);
-  const float *source = a.qkv + (size_t)row * (HEADS + 2 * KV_HEADS) * HEAD + 2 * lane
-                      + (is_query ? first_head + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD;
+  constexpr int OUTPUTS = (HEADS + 2 * KV_HEADS) * HEAD;
+  const int output = (is_query ? first_head + warp : HEADS + (is_key ? 0 : KV_HEADS) + kv_head) * HEAD + 2 * lane;
+  const float *source = a.qkv + (size_t)row * QKV_PARTS * OUTPUTS + output, *squares = a.squares + (size_t)row * a.square_count;
+  Turned bias = {make_float2(0, 0), make_float2(0, 0)};
+  if constexpr (QKV_PARTS > 1)
+    if (a.bias && warp <= PER + 1) bias = {*(const float2 *)(a.bias + output), *(const float2 *)(a.bias + output + 64)};
   bf16 *appended = nullptr;
   if (owns && share == 0 && warp >= PER && warp <= PER + 1)
     appended = a.pages + ((size_t)(place_of(groups - 1) + (is_key ? 0 : values_after)) * GROUP + position % GROUP) * HEAD + 2 * lane;
@@ -190,7 +189,9 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   wait_for_previous();
   if (PROMPT) begin();
   if (is_query || (owns && warp <= PER + 1)) {
-    Turned x = {load_pair(source), load_pair(source + 64)};
+    Turned x;
+    if constexpr (QKV_PARTS == 1) x = {load_pair(source), load_pair(source + 64)};
+    else x = load_parts<QKV_PARTS, OUTPUTS>(source, squares, a.square_count, 1.f / a.width, a.eps, bias);
     int slot = -1;
     if (appended) slot = load_word(a.slots + row);  // the step before may have been the row's last
     if (is_query || is_key) x = turned<NORMED>(x, turn, gain, a.eps);

@@ -2,6 +2,7 @@
 // those besides that were timed beside them.
 #include "rows_attention.cuh"
 #include "rows_head.cuh"
+#include "rows_parts.cuh"
 #include "rows_product.cuh"
 #include "rows_residual.cuh"
 #include "rows_stream.cuh"
@@ -26,6 +27,13 @@
           const __grid_constant__ RowsAttentionArguments a) {                                                            \
     rows_attention<HEADS, KV_HEADS, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, false>(a);                       \
   }
+// The same where QKV leaves its sums in parts.
+#define ATTENTION_OF_PARTS(QKV_PARTS, HEADS, KV_HEADS, NAME, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, BLOCKS)   \
+  extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
+      rows_attention_##NAME##_q##HEADS##_kv##KV_HEADS##_h##SHARES##_s##RANKS_OF_ROW##_w##WARPS##_p##PIECES##_a##AHEAD##_o##ALONE##_b##BLOCKS##_of##QKV_PARTS( \
+          const __grid_constant__ RowsAttentionArguments a) {                                                            \
+    rows_attention<HEADS, KV_HEADS, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, false, QKV_PARTS>(a);      \
+  }
 #define PROMPT(HEADS, KV_HEADS, NAME, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, BLOCKS)                         \
   extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
       rows_prompt_##NAME##_q##HEADS##_kv##KV_HEADS##_h##SHARES##_s##RANKS_OF_ROW##_w##WARPS##_p##PIECES##_a##AHEAD##_o##ALONE##_b##BLOCKS( \
@@ -43,6 +51,13 @@
       rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES(                                 \
           const __grid_constant__ RowsProductArguments a) {                                                              \
     rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES>(a);                                           \
+  }
+// Sums of SPLIT parts of the columns.
+#define PARTS_OF(K, TOGETHER, TILES, GROUPS, PARTS, SPLIT, ROW_TILES)                                                     \
+  extern "C" __global__ void __launch_bounds__(GROUPS * PARTS * 32, 1)                                                   \
+      rows_parts_qkv_k##K##_t##TILES##_g##GROUPS##_p##PARTS##_s##SPLIT##_c##ROW_TILES(                                    \
+          const __grid_constant__ RowsProductArguments a) {                                                              \
+    rows_parts<K, TOGETHER, TILES, GROUPS, PARTS, SPLIT, ROW_TILES>(a);                                                  \
   }
 #define HEAD_OF(WIDTH, ROW_TILES, STAGES)                                                                            \
   extern "C" __global__ void __launch_bounds__(ROWS_HEAD_WARPS * 32, 1)                                                  \
@@ -105,14 +120,15 @@ PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
 ATTENTION(12, 2, plain, false, 3, 4, 8, 4, 0, 2, 2)
 ATTENTION(12, 2, plain, false, 3, 2, 8, 4, 0, 2, 2)
 ATTENTION(12, 2, plain, false, 2, 2, 8, 4, 0, 2, 2)
-ATTENTION(12, 2, plain, false, 2, 1, 16, 2, 0, 0, 1)
 PROMPT(12, 2, plain, false, 2, 1, 16, 2, 0, 0, 2)
 APPEND(12, 2, plain, false)
 PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
+PARTS_OF(1536, 1, 2, 2, 4, 4, 4)
+ATTENTION_OF_PARTS(4, 12, 2, plain, false, 2, 1, 8, 3, 0, 0, 2)
 RESIDUAL(1536, 1, 1, 6, 2, 2, 2, 3, 2)
-RESIDUAL(1536, 1, 3, 3, 4, 2, 2, 2, 4)
+RESIDUAL(1536, 2, 2, 3, 4, 2, 2, 2, 4)
 RESIDUAL(8960, 3, 1, 8, 3, 2, 6, 1, 1)
 RESIDUAL(8960, 3, 2, 4, 6, 3, 6, 1, 2)
 RESIDUAL(8960, 3, 2, 4, 6, 2, 6, 1, 4)
@@ -125,6 +141,9 @@ HEAD_OF(1536, 4, 6)
 
 // Timed beside them and slower (benchmarks/cuda/rows_times.py variants), so the package has none of them.
 #ifdef TIMED
+ATTENTION(12, 2, plain, false, 2, 1, 8, 3, 0, 0, 2)
+ATTENTION(12, 2, plain, false, 2, 1, 16, 2, 0, 0, 1)
+RESIDUAL(1536, 1, 3, 3, 4, 2, 2, 2, 4)
 PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 2, 1)
 PRODUCT(residual, 6144, 16, 1, 24, shared, 1, 0, 1, 1)
 PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 2, 2)

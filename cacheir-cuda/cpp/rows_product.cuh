@@ -18,7 +18,7 @@ struct RowsProductArguments {
   void *out;              // qkv, residual: f32 [R][N]; swiglu: bf16 [R][N / 2], tiled
   bf16 *next;             // [R][N], tiled: out times gain (residual)
   float *next_squares;    // [R][parts], one part for each eight outputs (residual)
-  int square_count;       // a multiple of 64
+  int square_count;       // a multiple of 4
   int outputs;            // N, of swiglu N / 2
   float eps;
   // The pages that an attention further on reads are brought into the L2 cache ahead of it.

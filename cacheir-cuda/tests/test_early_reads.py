@@ -138,8 +138,8 @@ def test_each_structure_is_classed(chain: Chain) -> None:
     behind = {
         "Product": {"row", "squares", "residual", "pages"}, "Attention": {"qkv", "stopped"},
         "Advance": {"best", "best_id", "embedding", "gain"}, "RowsProduct": {"rows", "squares", "residual", "pages"},
-        "RowsAttention": {"qkv"}, "RowsBegin": {"tokens", "embedding", "gain"}, "RowsHead": {"rows", "squares"},
-        "RowsAdvance": {"best", "best_id", "page_table", "positions"},
+        "RowsAttention": {"qkv", "squares"}, "RowsBegin": {"tokens", "embedding", "gain"},
+        "RowsHead": {"rows", "squares"}, "RowsAdvance": {"best", "best_id", "page_table", "positions"},
     }  # fmt: skip
     assert early_reads.EARLY.keys() == early_reads.WRITTEN.keys()
     for kind, early in early_reads.EARLY.items():

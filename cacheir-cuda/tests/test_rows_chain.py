@@ -102,7 +102,9 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
     assert ["attention" if kind == "attention" else "product" for kind in kinds] == (
         ["product", "attention", *["product"] * 3] * 4
     )
-    assert set(kinds) <= {"attention", "product", "residual", "stream"}
+    assert set(kinds) <= {"attention", "parts", "product", "residual", "stream"}
+    parts = rows_tiles.parts_tile(chain.matrices["qkv"], bucket)
+    assert (kinds[0] == "parts") == (parts is not None)
     assert all(f"_c{bucket // 8}" in one.kernel for one in launches if "_attention_" not in one.kernel)
     attention = launches[1]
     tile = rows_attention_tiles.attention_tile(chain.attention, count)
@@ -110,6 +112,8 @@ def test_the_launches_of_a_step(layer: LayerSpec, hidden: int, count: int, monke
     assert (attention.threads, attention.shared_bytes) == (32 * tile.warps, 4096 * tile.warps * tile.pieces)
     assert {one.kernel for one in launches} | {step.head(count).kernel} <= rows_tiles.all_kernels()
     assert attention.arguments.row_starts is None
+    assert tile.parts == (parts.split if parts else 1) and attention.arguments.qkv == launches[0].arguments.out
+    assert attention.arguments.square_count == (step.squares("down", count) if parts else 0)
     parts = [
         (one.arguments.square_count, step.squares(name, count)) for one, name in zip(launches[::3], ("down", "output"))
     ]
@@ -178,6 +182,20 @@ def test_every_choice_fits_the_chip(count: int) -> None:
         assert rows_tiles.HEAD_THREADS <= 1024
 
 
+def test_every_choice_of_parts_fits_the_chip() -> None:
+    for shape, by_rows in rows_tiles.PARTS.items():
+        _, rows, columns = shape
+        for count in by_rows:
+            tile = rows_tiles.parts_tile(shape, count)
+            assert tile is not None and tile.rows == count and tile.split > 1
+            assert rows % tile.outputs == 0 and columns % (32 * tile.split * tile.parts) == 0
+            assert tile.shared_bytes(columns) + 1024 <= rows_tiles.SHARED_BYTES and tile.threads <= 1024
+            assert (
+                tiles.CHOICES[shape].rows == 16 and tiles.CHOICES[shape].hold != "stored"
+            )  # as its weights are packed
+            assert rows_tiles.parts_tile(shape, 8 * count) is None
+
+
 @needs_sources
 def test_the_sources_have_each_kernel_that_may_be_asked_for() -> None:
     """And no other, but for those that are compiled with -DTIMED alone."""
@@ -206,6 +224,14 @@ def kernels_of(text: str) -> set[str]:
         f"rows_{macro.lower()}_{name}_q{heads}_kv{kv}_h{shares}_s{ranks}_w{warps}_p{pieces}_a{ahead}_o{alone}_b{fit}"
         for macro in ("ATTENTION", "PROMPT")
         for heads, kv, name, _, shares, ranks, warps, pieces, ahead, alone, fit in found(macro)
+    }
+    made |= {
+        f"rows_attention_{name}_q{heads}_kv{kv}_h{shares}_s{ranks}_w{warps}_p{pieces}_a{ahead}_o{alone}_b{fit}_of{parts}"
+        for parts, heads, kv, name, _, shares, ranks, warps, pieces, ahead, alone, fit in found("ATTENTION_OF_PARTS")
+    }
+    made |= {
+        f"rows_parts_qkv_k{columns}_t{count}_g{groups}_p{parts}_s{split}_c{row_tiles}"
+        for columns, _, count, groups, parts, split, row_tiles in found("PARTS_OF")
     }
     made |= {f"rows_append_{name}_q{heads}_kv{kv}" for heads, kv, name, _ in found("APPEND")}
     made |= {f"rows_head_h{width}_c{row_tiles}_s{stages}" for width, row_tiles, stages in found("HEAD_OF")}

@@ -27,7 +27,7 @@ EARLY: dict[type[Structure], tuple[str, ...]] = {
     arguments.Advance: ("state", "stops"),
     rows_arguments.RowsProduct: (*_WEIGHTS_OF_PRODUCT, "page_table", "positions"),
     rows_arguments.RowsAttention: (
-        "pages", "page_table", "positions", "slots", "row_starts", "q_gain", "k_gain", "turns",
+        "pages", "page_table", "positions", "slots", "row_starts", "q_gain", "k_gain", "turns", "bias",
     ),
     rows_arguments.RowsBegin: (),
     rows_arguments.RowsHead: ("weights",),

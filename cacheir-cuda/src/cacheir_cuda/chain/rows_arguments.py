@@ -24,7 +24,8 @@ class RowsAttention(Structure):
         ("qkv", c_void_p), ("out", c_void_p), ("pages", c_void_p), ("page_table", c_void_p), ("positions", c_void_p),
         ("slots", c_void_p), ("row_starts", c_void_p), ("q_gain", c_void_p), ("k_gain", c_void_p), ("turns", c_void_p),
         ("sequences", c_int), ("page_tokens", c_int), ("table_width", c_int), ("spare_page", c_int), ("step", c_int),
-        ("eps", c_float), ("scale", c_float),
+        ("eps", c_float), ("scale", c_float), ("squares", c_void_p), ("bias", c_void_p), ("square_count", c_int),
+        ("width", c_int),
     )  # fmt: skip
 
 

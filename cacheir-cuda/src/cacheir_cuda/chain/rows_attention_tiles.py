@@ -16,7 +16,7 @@ class AttentionTile:
     ``shares`` clusters have some of its query heads each. Of a cluster, ``ranks`` blocks of ``warps`` warps share the
     tokens; where these are at most ``alone`` groups for each warp, the first block has them all. ``pieces`` of 4 KB are
     under way in each warp's ring, and ``ahead`` more as far as the L2 cache. ``fit`` blocks must fit a multiprocessor,
-    which bounds their registers.
+    which bounds their registers. QKV leaves its sums in ``parts`` of its columns (``rows_tiles.PARTS``), which it adds.
     """
 
     shares: int
@@ -26,11 +26,12 @@ class AttentionTile:
     ahead: int
     alone: int
     fit: int
+    parts: int = 1
 
     def name(self, kind: str, heads: Heads) -> str:
         """The function's name in the cubin; ``kind`` is attention or prompt."""
         shape = f"h{self.shares}_s{self.ranks}_w{self.warps}_p{self.pieces}_a{self.ahead}_o{self.alone}_b{self.fit}"
-        return f"rows_{kind}_{_heads(heads)}_{shape}"
+        return f"rows_{kind}_{_heads(heads)}_{shape}" + (f"_of{self.parts}" if self.parts > 1 else "")
 
     def blocks(self, heads: Heads, rows: int) -> int:
         """Blocks for ``rows`` rows."""
@@ -68,7 +69,7 @@ ATTENTIONS: dict[Heads, dict[int, AttentionTile]] = {
         4: AttentionTile(3, 4, 8, 4, 0, 2, 2),
         8: AttentionTile(3, 2, 8, 4, 0, 2, 2),
         16: AttentionTile(2, 2, 8, 4, 0, 2, 2),
-        32: AttentionTile(2, 1, 16, 2, 0, 0, 1),
+        32: AttentionTile(2, 1, 8, 3, 0, 0, 2, 4),
     },
 }
 PROMPTS = {

@@ -41,6 +41,7 @@ class RowsBuffers:
 
     ``hidden`` f32 [R, H] and ``normed`` bf16 [R, H] (hidden times the next norm's weights, tiled) are the rows after a
     step; ``squares`` f32 [R, parts], as many parts as the kernel leaves that wrote them, add up to the squares of each.
+    ``qkv`` f32 [R, N]; where QKV leaves sums apart they are in ``qkv_parts`` [R, split, N], without scale and bias.
     """
 
     def __init__(self, chain: Chain, device: torch.device, max_seq: int, rows: int = rows_tiles.BUCKETS[-1]) -> None:
@@ -55,6 +56,8 @@ class RowsBuffers:
         self.normed, self.middle_normed = narrow(rows, hidden), narrow(rows, hidden)
         self.squares, self.middle_squares = floats(rows * hidden // 4), floats(rows * hidden // 4)
         self.qkv = floats(rows, (chain.heads + 2 * chain.kv_heads) * tiles.HEAD_DIM)
+        parts = max([each[-1] for each in rows_tiles.PARTS.get(chain.matrices["qkv"], {}).values()], default=0)
+        self.qkv_parts = floats(rows, parts * self.qkv.shape[1])
         self.attended, self.gated = narrow(rows, wide), narrow(rows, chain.feed_forward)
         self.best = floats(rows, 2 * rows_tiles.MULTIPROCESSORS)
         self.best_id = torch.zeros((rows, 2 * rows_tiles.MULTIPROCESSORS), dtype=torch.int32, device=device)
@@ -135,9 +138,11 @@ class RowsStep:
 
     def _layer(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
         chain, buffers, weights, count = self._chain, self.buffers, self._layers[number], inputs.count
+        parts = self._parts(inputs)
         yield self._product(
-            "qkv", number, count, rows=_at(buffers.normed), squares=_at(buffers.squares),
-            square_count=self.squares("down", count), bias=_at(weights["bias"]), out=_at(buffers.qkv), eps=chain.eps,
+            "qkv", number, count, tile=parts, rows=_at(buffers.normed), squares=_at(buffers.squares),
+            square_count=self.squares("down", count), bias=_at(weights["bias"]),
+            out=_at(buffers.qkv_parts if parts else buffers.qkv), eps=chain.eps,
             **self._bring("qkv", number, inputs, step),
         )  # fmt: skip
         yield from self._attention(number, inputs, step)
@@ -159,7 +164,7 @@ class RowsStep:
             **self._bring("down", number, inputs, step),
         )  # fmt: skip
 
-    def _bring(self, name: str, number: int, inputs: RowsInputs, step: int) -> dict[str, int]:
+    def _bring(self, name: str, number: int, inputs: RowsInputs, step: int) -> dict[str, Any]:
         """What the product ``name`` of layer ``number`` brings into the L2 cache: the pages of the attention next."""
         of_layer = number if name == "qkv" else number + 1
         bringer = rows_tiles.BRINGERS[self._chain.hidden][bucket_of(inputs.count)]
@@ -175,14 +180,19 @@ class RowsStep:
 
     def _attention(self, number: int, inputs: RowsInputs, step: int) -> Iterator[KernelLaunch]:
         chain, buffers, weights = self._chain, self.buffers, self._layers[number]
+        parts = self._parts(inputs)
         given = arguments.RowsAttention(
-            qkv=_at(buffers.qkv), out=_at(buffers.attended), pages=_at(self._pool.layer(chain.layers[number].number)),
+            qkv=_at(buffers.qkv_parts if parts else buffers.qkv), out=_at(buffers.attended),
+            pages=_at(self._pool.layer(chain.layers[number].number)),
             page_table=_at(inputs.page_table), positions=_at(inputs.positions), slots=_at(inputs.slots),
             row_starts=_at(inputs.row_starts), q_gain=_at(weights["q_norm"]), k_gain=_at(weights["k_norm"]),
             turns=_at(buffers.turns), sequences=inputs.page_table.shape[0], page_tokens=self._pool.page_tokens,
             table_width=inputs.page_table.shape[1], spare_page=self._pool.pages, step=step, eps=chain.eps,
             scale=chain.scale * log2(EULER),
         )  # fmt: skip
+        if parts:
+            given.squares, given.bias = _at(buffers.squares), _at(weights["bias"])
+            given.square_count, given.width = self.squares("down", inputs.count), chain.hidden
         heads, kind = chain.attention, "attention" if inputs.row_starts is None else "prompt"
         tile = rows_attention_tiles.attention_tile(heads, inputs.count)
         if kind == "prompt":
@@ -191,9 +201,17 @@ class RowsStep:
         blocks = tile.blocks(heads, inputs.count)
         yield KernelLaunch(tile.name(kind, heads), blocks, tile.threads, tile.shared_bytes, given)
 
-    def _product(self, name: str, number: int, count: int, **given: Any) -> KernelLaunch:
+    def _parts(self, inputs: RowsInputs) -> rows_tiles.PartsTile | None:
+        """The choice for QKV where it leaves its sums in parts."""
+        if inputs.row_starts is not None:
+            return None
+        return rows_tiles.parts_tile(self._chain.matrices["qkv"], bucket_of(inputs.count))
+
+    def _product(
+        self, name: str, number: int, count: int, *, tile: rows_tiles.Product | None = None, **given: Any
+    ) -> KernelLaunch:
         kind, rows, columns = self._chain.matrices[name]
-        tile = self._tile(name, count)
+        tile = tile or self._tile(name, count)
         outputs = rows // 2 if kind == "swiglu" else rows
         weights = _at(self._matrix(name, number, count))
         return KernelLaunch(

@@ -27,7 +27,7 @@ def rows_note(chain: Chain) -> dict[str, object]:
     def kernels(rows: int) -> list[str]:
         made = []
         for name, shape in chain.matrices.items():
-            tile = rows_tiles.rows_tile(shape, rows)
+            tile = rows_tiles.parts_tile(shape, rows) or rows_tiles.rows_tile(shape, rows)
             made += [tile.kernel(shape[2])] if tile is not None else []
             made += [rows_attention_tiles.attention_kernel(chain.attention, rows)] if name == "qkv" else []
         return [*made, rows_tiles.head_kernel(chain.hidden, rows)]

@@ -14,7 +14,7 @@ MULTIPROCESSORS = 132  # of an H200
 HEAD_WARPS = 18  # of a multiprocessor: 151,936 tokens in four turns of 16 each
 HEAD_THREADS = 32 * HEAD_WARPS
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, for its blocks
-SQUARES_AT_ONCE = 64  # parts of a row's sum of squares come in whole numbers of them
+SQUARES_AT_ONCE = 4  # parts of a row's sum of squares come in whole numbers of them, as they are read
 Shape = tuple[str, int, int]  # kind, rows and columns of a matrix
 
 
@@ -146,7 +146,51 @@ class StreamTile:
         return 0
 
 
-Product = RowsTile | ResidualTile | StreamTile
+@dataclass(frozen=True)
+class PartsTile:
+    """QKV's sums of ``split`` parts of its columns each, for a step of ``rows`` rows (``cpp/rows_parts.cuh``).
+
+    A block has ``groups`` times ``parts`` warps, each with ``tiles`` tiles of 16 outputs and one part of the block's
+    columns.
+    """
+
+    tiles: int
+    groups: int
+    parts: int
+    split: int
+    rows: int
+
+    fit = 1
+
+    def kernel(self, columns: int) -> str:
+        """The function's name in the cubin."""
+        shape = f"k{columns}_t{self.tiles}_g{self.groups}_p{self.parts}_s{self.split}"
+        return f"rows_parts_qkv_{shape}_c{self.rows // 8}"
+
+    def blocks(self, matrix_rows: int) -> int:
+        """Blocks for a matrix of ``matrix_rows`` rows."""
+        return matrix_rows // self.outputs * self.split
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a block."""
+        return 16 * self.tiles * self.groups
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.groups * self.parts
+
+    def shared_bytes(self, columns: int) -> int:
+        """Dynamic shared memory of a block: its part of the rows, and the sums of its warps."""
+        return 2 * self.rows * columns // self.split + 4 * self.parts * self.rows * (self.outputs + 4)
+
+    def squares(self, matrix_rows: int) -> int:
+        """None are left: what comes next is no norm."""
+        return 0
+
+
+Product = RowsTile | ResidualTile | StreamTile | PartsTile
 # The choices are the fastest of those that were timed on an H200 (benchmarks/cuda/notes.md).
 # Matrix -> rows of the step -> where weights wait, blocks that must fit a multiprocessor, pace.
 _SHARED = dict.fromkeys(BUCKETS, ("shared", 1, 0))
@@ -180,9 +224,12 @@ RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
     ("residual", 2048, 2048): dict.fromkeys((16, 32), (2, 2, 4, 4, 2, 2, 3)),
     ("residual", 2048, 6144): {8: (2, 1, 8, 2, 4, 6, 1), 16: (2, 1, 12, 2, 2, 4, 1), 32: (4, 2, 4, 6, 2, 4, 1)},
     # DeepSeek-R1-Distill-Qwen-1.5B
-    ("residual", 1536, 1536): {16: (1, 1, 6, 2, 2, 2, 3), 32: (1, 3, 3, 4, 2, 2, 2)},
+    ("residual", 1536, 1536): {16: (1, 1, 6, 2, 2, 2, 3), 32: (2, 2, 3, 4, 2, 2, 2)},
     ("residual", 1536, 8960): {8: (3, 1, 8, 3, 2, 6, 1), 16: (3, 2, 4, 6, 3, 6, 1), 32: (3, 2, 4, 6, 2, 6, 1)},
 }
+# Matrix -> rows of the step -> tiles, groups, parts, parts of the columns whose sums are left apart (``PartsTile``); a
+# prompt's rows take the choices above. The attention next adds as many (``rows_attention_tiles``).
+PARTS: dict[Shape, dict[int, tuple[int, int, int, int]]] = {("qkv", 2048, 1536): {32: (2, 2, 4, 4)}}
 # Width of the rows -> rows of the step -> the product that brings pages into the L2 cache ahead of the attention that
 # reads them; "": none.
 BRINGERS = {
@@ -216,6 +263,12 @@ def rows_tile(shape: Shape, count: int) -> Product | None:
     return RowsTile(CHOICES[shape], *found, count) if found else None
 
 
+def parts_tile(shape: Shape, count: int) -> PartsTile | None:
+    """The choice for QKV of a decode step where its sums are left in parts, None where they are not."""
+    found = PARTS.get(shape, {}).get(count)
+    return PartsTile(*found, count) if found else None
+
+
 def head_kernel(width: int, rows: int) -> str:
     """The function's name in the cubin; it runs as ``MULTIPROCESSORS`` blocks of ``HEAD_THREADS``."""
     return f"rows_head_h{width}_c{rows // 8}_s{HEADS[width][rows]}"
@@ -229,6 +282,7 @@ def head_shared_bytes(width: int, rows: int) -> int:
 def all_kernels() -> set[str]:
     """Every name that a choice may ask the cubin for."""
     tiles = {(shape, rows_tile(shape, count)) for shape in shapes() for count in BUCKETS}
+    tiles |= {(shape, parts_tile(shape, count)) for shape, by_rows in PARTS.items() for count in by_rows}
     products = {tile.kernel(shape[2]) for shape, tile in tiles if tile is not None}
     heads = {head_kernel(width, rows) for width in HEADS for rows in BUCKETS}
     return products | attention_kernels() | heads | {BEGIN, ADVANCE}
