@@ -29,5 +29,7 @@ __device__ __forceinline__ void await_bytes(u32 barrier) {
 }
 
 // Between the two every block of the cluster has begun, and has its barriers ready: whoever writes to others waits for it.
-__device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// Relaxed, since barrier_init's fence has ordered what others must see: a release would wait for every copy under way
+// (MEMBAR), that is until the whole ring has come.
+__device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
