@@ -16,6 +16,7 @@ from cacheir_cuda.pool import Pool
 
 _GATED = 1024  # elements of a program
 
+
 @triton.jit
 def _norm_rows(x, residual, total, weight, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
