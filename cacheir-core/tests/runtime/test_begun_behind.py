@@ -163,6 +163,23 @@ def test_an_engine_says_what_its_next_call_will_be(fake, beginning, lengths, out
     fake.assert_nothing_leaks(model)
 
 
+@pytest.mark.parametrize(("kv_tokens", "then"), [(64, 0), (88, 19)])
+def test_pages_of_the_prefix_index_that_are_about_to_be_used_are_no_room(fake, beginning, kv_tokens, then):
+    """Two requests on five pages of the index need 12 more: of 16 pages 11 are left, although all can be evicted."""
+    executor = beginning()
+    model = fake.open_fake(executor, kv_tokens=kv_tokens, max_seq=64)
+    model.runner.engine_step_seconds = 1e-3
+    engine, prefix = Engine(model, clock=ticking()), list(range(20))
+    engine.generate([job(model, "before", [*prefix, 1], 1)])
+    executor.steps.clear()
+    prompts = [[*prefix, number, number] for number in (30, 40)]
+    answers = engine.generate([job(model, str(number), prompt, 20) for number, prompt in enumerate(prompts)])
+    assert [ids_of(events) for events in answers] == [fake.expected(executor, prompt, 20) for prompt in prompts]
+    assert thens(executor)[0] == then
+    engine.close()
+    fake.assert_nothing_leaks(model)
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_an_engine_whose_executor_begins_in_vain(fake, beginning, data):
@@ -171,8 +188,9 @@ def test_an_engine_whose_executor_begins_in_vain(fake, beginning, data):
     model = fake.open_fake(executor, max_seq=64, kv_tokens=data.draw(st.sampled_from([96, 1024])))
     model.runner.engine_step_seconds = data.draw(st.sampled_from([0.0, 1e-3, 20e-3]))
     engine, told, asked, gone = Engine(model, clock=ticking()), {}, {}, set()
+    prefixes = data.draw(st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=16), min_size=1, max_size=2))
     for number in range(data.draw(st.integers(1, 8))):
-        name, prompt = str(number), data.draw(PROMPTS)
+        name, prompt = str(number), [*data.draw(st.sampled_from([[], *prefixes])), *data.draw(PROMPTS)]
         told[name], asked[name] = [], (prompt, data.draw(st.integers(1, 20)))
         engine.submit(job(model, name, *asked[name]), told[name].append)
         for _ in range(data.draw(st.integers(0, 3))):

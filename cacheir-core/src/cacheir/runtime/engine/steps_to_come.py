@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.plan_step import EnginePlan, pages_needed
 from cacheir.runtime.engine.planner import wants_one_token
 from cacheir.runtime.engine.state import EngineState
@@ -33,4 +36,16 @@ def steps_behind(plan: EnginePlan, state: EngineState, most: int) -> int:
         return 0
     space = state.space
     needed = sum(pages_needed(one.entry, one.entry.cached + one.tokens + most, space.page_tokens) for one in parts)
-    return most if needed <= space.pages else 0
+    return most if needed + max(_taken_first(plan, state), default=0) <= space.pages else 0
+
+
+def _taken_first(plan: EnginePlan, state: EngineState) -> Iterator[int]:
+    """Pages of each group that blocks of the prefix index take from ``space`` once those who are admitted use them.
+
+    Resident ones are evictable no more, spilled ones come back.
+    """
+    found = [state.reuse(entry) for entry in plan.admitted if isinstance(entry, Entry)]
+    yield sum(one.blocks - one.pages + one.evictable_pages for one in found)
+    for group in range(len(state.kv.windowed)):
+        windows = [(one.blocks, *one.windows[group]) for one in found]
+        yield sum(blocks - pages + idle for blocks, pages, idle in windows)
