@@ -29,6 +29,7 @@ from cacheir_cuda.chain.recognise import Chain  # noqa: E402
 from cacheir_cuda.chain.rows_run import RowsChain  # noqa: E402
 from cacheir_cuda.chain.rows_tiles import ADVANCE  # noqa: E402
 from cacheir_cuda.chain.run import DecodeChain  # noqa: E402
+from cacheir_cuda.chain.seat import ChainSeat  # noqa: E402
 from cacheir_cuda.executor import CudaExecutor  # noqa: E402
 from cacheir_cuda.pool import Pool  # noqa: E402
 from cacheir_cuda.row_stops import RowStops  # noqa: E402
@@ -233,6 +234,28 @@ def test_a_prompt_that_fails_is_followed_by_nobody(made: Any) -> None:
     assert ran(made, decode_row(row, 6), 20) == expected(6, 5, 20)
 
 
+@pytest.mark.parametrize("between", ["prompt", "measure", "nothing"])
+def test_nobody_goes_on_after_another_step(made: Any, between: str) -> None:
+    """It may be of a session beside the engine, and its kernels write what the begun steps left in the buffers."""
+    row, seat, executor = prompt_row(5), ChainSeat(), CudaExecutor.__new__(CudaExecutor)
+    seat._chain, seat.refusal = made.chain, ""
+    executor._chain, executor._slots, executor._stops = seat, Slots(), RowStops()
+    executor._options = SimpleNamespace(page_tokens=PAGE_TOKENS)  # type: ignore[assignment]
+    executor._program = SimpleNamespace(max_seq=MAX_SEQ)  # type: ignore[assignment]
+    executor._staged = lambda step: stage(step.rows, [(0,)], 1, PAGE_TOKENS, MAX_SEQ // PAGE_TOKENS)  # type: ignore[method-assign]
+    executor._prefill = lambda step: Prompt(made.device, row, 7).under_way  # type: ignore[method-assign]
+    executor._launch = lambda step, timings: ()  # type: ignore[method-assign]
+    executor.wait(executor.submit(Step(mode="prefill", rows=(row,), then=9)))
+    other = Step(mode="prefill", rows=(prompt_row(3),))
+    if between == "prompt":
+        executor.wait(executor.submit(other))
+    elif between == "measure":
+        executor.measure(other)
+    after = decode_row(row, 7)
+    assert went_on(made, after, 9) == (expected(7, after.position, 9) if between == "nothing" else None)
+    assert ran(made, after, 5) == expected(7, after.position, 5)
+
+
 class Seat:
     """Stands for the chain's place in an executor."""
 
@@ -351,5 +374,8 @@ def test_several_rows_go_on_with_their_prompts_tokens(
         begin(list(range(count)))
     staged = stage(asked, [row.tokens for row in asked], 1, PAGE_TOKENS, MAX_SEQ // PAGE_TOKENS)
     assert chain.run(asked, staged, RowStops().words(asked, slots), 5, slots, lambda outputs: None) == 5
+    assert chain.go_on(asked, 20, slots, lambda outputs: None) is None
+    asked = begin(list(range(count)))
+    chain.forget_begun()
     assert chain.go_on(asked, 20, slots, lambda outputs: None) is None
     chain.close_pages()

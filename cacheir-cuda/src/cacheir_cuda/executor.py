@@ -203,6 +203,7 @@ class CudaExecutor:
     def measure(self, step: Step) -> Sequence[CallTiming]:
         """Run ``step`` once without a graph and time each launch, the device waited for around each."""
         totals: Timings = {}
+        self._chain.forget_begun()
         with torch.no_grad():
             self._launch(step, totals)
         return [
@@ -294,6 +295,7 @@ class CudaExecutor:
         return tuple(made for row in step.rows for made in self._guarded(Step(mode=step.mode, rows=(row,))))
 
     def _run(self, step: Step) -> Begun:
+        self._chain.forget_begun()
         if step.mode != "decode":
             return self._behind(step, self._prefill(step)) if step.then else self._prefill(step)
         reason = self._why_no_graph(step)
@@ -351,6 +353,7 @@ class CudaExecutor:
     def _replay(self, step: Step, n: int, sink: Sink) -> int:
         if (done := self._chain.go_on(step.rows, n, self._slots, sink)) is not None:
             return done
+        self._chain.forget_begun()
         staged, stops = self._staged(step), self._stops.words(step.rows, self._slots)
         if self._chain.takes(step.rows, self._slots):
             return self._chain.run(step.rows, staged, stops, n, self._slots, sink)

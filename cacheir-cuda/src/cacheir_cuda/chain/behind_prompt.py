@@ -2,7 +2,7 @@
 
 Between the tokens of prompts and the first decode step the device would wait for the host: to tell them, to be asked to
 go on, to write the inputs. So the inputs are written and a few steps queued while the prompts run, and ``run_ahead``
-goes on from there, if it is asked for just these steps. Else nobody looks at them.
+goes on from there, if it is asked for just these steps and no other step was in between. Else nobody looks at them.
 """
 
 from __future__ import annotations

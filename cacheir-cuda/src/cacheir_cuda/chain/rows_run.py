@@ -90,6 +90,10 @@ class RowsChain:
         sizes = _behind_sizes(behind.begun, min(n, behind.steps))
         return tell_steps(sizes, behind.launches(), self._reader(recorded, rows, slots), sink)
 
+    def forget_begun(self) -> None:
+        """As ``DecodeChain.forget_begun``. Prompts and main of other steps write the same buffers."""
+        self._behind = None
+
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """One greedy step on the device's queue."""
         recorded, launch = self._begun(staged.inputs, (1,))

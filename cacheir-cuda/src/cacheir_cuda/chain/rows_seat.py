@@ -79,6 +79,11 @@ class RowsSeat:
         self.steps += done or 0
         return done
 
+    def forget_begun(self) -> None:
+        """``RowsChain.forget_begun``."""
+        if self._rows is not None:
+            self._rows.forget_begun()
+
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> UnderWay:
         """``RowsChain.start``."""
         assert self._rows is not None

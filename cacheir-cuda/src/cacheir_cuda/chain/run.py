@@ -99,6 +99,10 @@ class DecodeChain:
         sizes = (behind.begun, *split_steps(min(n, behind.steps) - behind.begun))
         return tell_steps(sizes, behind.launches(), self._reader(row, slots), sink)
 
+    def forget_begun(self) -> None:
+        """``go_on`` finds nothing: another step came in between."""
+        self._behind = None
+
     def graph(self, steps: int) -> Graph:
         """The graph of ``steps`` steps, recorded when it is first asked for."""
         if steps not in self._graphs:

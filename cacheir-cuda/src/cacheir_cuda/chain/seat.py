@@ -107,6 +107,12 @@ class ChainSeat:
         self.went_on += done is not None
         return done
 
+    def forget_begun(self) -> None:
+        """No run goes on with steps that were begun behind prompts: another step has the kernels' buffers, or pages."""
+        if self._chain is not None:
+            self._chain.forget_begun()
+        self.rows.forget_begun()
+
     def start(self, rows: Sequence[Row], staged: Staged, slots: Slots) -> Begun:
         """One step of ``rows``, on the device's queue where there are several."""
         if len(rows) > 1:
