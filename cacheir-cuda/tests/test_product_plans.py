@@ -188,7 +188,7 @@ def test_plans_are_kept_beside_tiles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [
     {"rank": 16}, {"rank": -2}, {"rank": True}, {"tokens": 0}, {"tokens": "3"}, {"count": 1 << 40}, {"dtype": "int8"},
-    {"adds": 1}, {"samples_s": "now"}, {"more": 1},
+    {"adds": 1}, {"samples_s": "now"}, {"samples_s": [10**400]}, {"more": 1},
 ])  # fmt: skip
 def test_a_plan_is_not_believed(change: dict[str, Any], tmp_path: Path) -> None:
     table = tmp_path / "tiles.json"
@@ -197,6 +197,17 @@ def test_a_plan_is_not_believed(change: dict[str, Any], tmp_path: Path) -> None:
     write_table(table, [], held)
     with pytest.raises(UsageError, match="is no table of product plans"):
         read_plans(table)
+
+
+@pytest.mark.parametrize("config", ["[1]", '{"warps": Infinity}', "[" * 100_000])
+@pytest.mark.parametrize("samples", ["[1]", "[1" + 400 * "0" + "]"])
+def test_a_damaged_table_is_refused(config: str, samples: str, tmp_path: Path) -> None:
+    table, names = tmp_path / "tiles.json", ("dtype", "device", "toolchain", "source")
+    given = "".join(f'"{name}": "x", ' for name in names)
+    row = f'{{"count": 1, "width": 1, "rows": 16, {given}"config": {config}, "samples_s": {samples}}}'
+    table.write_text(f'{{"format": 1, "rows": [{row}]}}')
+    with pytest.raises(UsageError, match="is no table of tuned tiles"):
+        read_table(table)
 
 
 def test_the_fastest_launch_is_planned_and_torch_s_where_none_is_faster() -> None:

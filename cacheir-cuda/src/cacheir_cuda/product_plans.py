@@ -17,7 +17,7 @@ from typing import Any
 
 from cacheir.errors import UsageError
 from cacheir_cuda.cublas_lt import MOST_PROPOSALS, LargeProduct
-from cacheir_cuda.tuned_tiles import FILE_VARIABLE
+from cacheir_cuda.tuned_tiles import DAMAGE, FILE_VARIABLE
 
 SECTION = "products"
 TORCH = -1  # the rank that stands for torch's own launch
@@ -55,7 +55,7 @@ def read_plans(path: Path) -> tuple[ProductPlan, ...]:
     """The plans in a table of tuned tiles, none where it has no such part. Raises UsageError for anything else."""
     try:
         return tuple(_plan(each) for each in json.loads(path.read_text(encoding="utf-8")).get(SECTION, []))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise UsageError(f"{path} is no table of product plans: {error}", hint="cacheir tune writes one") from error
 
 

@@ -23,6 +23,8 @@ from cacheir.weights.atomic_file import write_file
 
 FORMAT = 1
 FILE_VARIABLE = "CACHEIR_CUDA_TUNED"
+# What reading a damaged table may raise.
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, UsageError)
 SOURCE = Path(__file__).resolve().parent / "kernels" / "triton_tiles.py"
 BUCKETS = (16, 32, 64)  # rows that a program takes at once
 
@@ -90,7 +92,7 @@ def read_table(path: Path) -> tuple[TunedRow, ...]:
         if held["format"] != FORMAT:
             raise ValueError(f"format {held['format']!r} is not {FORMAT}")
         return tuple(_row(each) for each in held["rows"])
-    except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
+    except DAMAGE as error:
         raise UsageError(f"{path} is no table of tuned tiles: {error}", hint="cacheir tune writes one") from error
 
 
