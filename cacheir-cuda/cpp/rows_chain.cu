@@ -166,4 +166,5 @@ STREAM(swiglu, 1024, 3, 16, 6, 4)
 STREAM(qkv, 2048, 2, 16, 8, 1)
 STREAM(qkv, 2048, 2, 16, 8, 2)
 STREAM(qkv, 2048, 2, 16, 6, 4)
+#include "rows_searched.cuh"
 #endif

@@ -9,7 +9,8 @@
 #include "cluster.cuh"
 #include "rows_product.cuh"
 
-template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES>
+// EARLY: the product begins with the first of the rows, while those behind it are on their way, and so do the next weights.
+template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY = false>
 __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   constexpr int STEPS = K / 64, R = 8 * ROW_TILES, WARPS = GROUPS * PARTS, THREADS = WARPS * 32, STAGE = TILES * 2048;
   constexpr int MOST = ((STEPS + SPLIT - 1) / SPLIT + PARTS - 1) / PARTS;  // steps of a part
@@ -23,6 +24,7 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   static_assert(GROUPS == 1 || PARTS <= 15, "barriers");
   static_assert(SLOTS <= MOST && SLOTS >= (MOST < 2 ? MOST : 2), "slots");
   static_assert(R * LANES <= THREADS, "a thread finishes a quad of a row");
+  static_assert(!EARLY || SLOTS > 1, "a group of copies for each step of the rows");
   extern __shared__ __align__(128) char held[];  // the ring and the rows, later the sums of the parts; then what others send
   float4(*const come)[R][OWN] = (float4(*)[R][OWN])(held + (RING + ROWS_BYTES > SUMS ? RING + ROWS_BYTES : SUMS));
   __shared__ __align__(8) unsigned long long arrived;
@@ -73,10 +75,14 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   // 2. The first of the rows.
   wait_for_previous();
 #pragma unroll 1
-  for (int i = 0; i < SLOTS; i++)
+  for (int i = 0; i < SLOTS; i++) {
     if (i < steps) ask_rows(i, i);
-  asm volatile("cp.async.wait_all;" ::: "memory");
-  meet();
+    if (EARLY) asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  if (!EARLY) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    meet();
+  }
 
   // 3. The product.
   float sum[TILES][ROW_TILES][4] = {};
@@ -86,9 +92,13 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   int stage = 0, slot = 0;
 #pragma unroll 1
   for (int p = 0; p < steps; p++) {
-    // The weights of this step were asked for STAGES groups ago, its rows SLOTS - 1.
-    asm volatile("cp.async.wait_group %0;" :: "n"(ALL || STAGES - 1 < SLOTS - 2 ? STAGES - 1 : SLOTS - 2) : "memory");
-    if (ALL || p == 0) __syncwarp();
+    // The weights of this step were asked for STAGES groups ago, its rows SLOTS - 1; early, those of the first steps are
+    // groups of their own behind the first weights.
+    if (EARLY && p < (STAGES < SLOTS ? STAGES : SLOTS))
+      asm volatile("cp.async.wait_group %0;" :: "n"(SLOTS - 1) : "memory");
+    else
+      asm volatile("cp.async.wait_group %0;" :: "n"(ALL || STAGES - 1 < SLOTS - 2 ? STAGES - 1 : SLOTS - 2) : "memory");
+    if (!EARLY && (ALL || p == 0)) __syncwarp();
     else meet();  // its rows are there, those before it have been read
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -11,30 +11,42 @@ template <int K, int TOGETHER> __device__ __forceinline__ size_t packed_step(int
   return ((size_t)(tile / TOGETHER) * (K / 32) * TOGETHER + step * TOGETHER + tile % TOGETHER) * 1024;
 }
 
-template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES>
+// EVEN: tiles that are no whole turn of the blocks are dealt as halves, of four outputs, one to a block; twice as many must not be
+// more than the blocks.
+template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES, bool EVEN = false>
 __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   constexpr int SLICE = K / WARPS, STEPS = SLICE / 32, R = 8 * ROW_TILES, THREADS = WARPS * 32, STRIDE = 16 + 4;
   constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : 16;  // of a tile
   constexpr int LANES = OUTPUTS * R * 4 <= THREADS ? 4 : OUTPUTS * R * 2 <= THREADS ? 2 : 1;  // finish an output of a row
   constexpr int ROUNDS = (OUTPUTS * R * LANES + THREADS - 1) / THREADS, SPAN = R * STRIDE + 8;
   static_assert(K % WARPS == 0 && SLICE % 32 == 0 && EPILOGUE != Epilogue::residual, "stream");
+  static_assert(!EVEN || EPILOGUE == Epilogue::swiglu, "halves are lanes of both gate and up");
   extern __shared__ __align__(128) char held[];  // [WARPS][STAGES][1024], then float [2][WARPS][SPAN]
   __shared__ float scales[R];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   let_next_start();
 
   // 1. The first steps of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
-  const int all = a.outputs / OUTPUTS, tiles = (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+  const int all = a.outputs / OUTPUTS;
+  const int whole = all / (int)gridDim.x, half_tile = whole * (int)gridDim.x + (int)blockIdx.x / 2, half = blockIdx.x & 1;
+  const bool halved = EVEN && half_tile < all;  // the block's last tile is half of one
+  const int tiles = EVEN ? whole + halved : (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
   const u32 ring = shared_address(held) + warp * STAGES * 1024 + lane * 16;
   const char *weights = (const char *)a.weights + packed_step<K, TOGETHER>(0, warp * STEPS) + lane * 16;
   int left = tiles * STEPS, ahead = 0, asked = blockIdx.x;  // tile
   auto ask = [&](int stage) {
     if (left > 0) {
       const char *at = weights + packed_step<K, TOGETHER>(asked, ahead);
-      copy_piece(ring + stage * 1024, at);
-      copy_piece(ring + stage * 1024 + 512, at + 512);
+      if (!EVEN || !halved || left > STEPS || lane >> 4 == half) {
+        copy_piece(ring + stage * 1024, at);
+        copy_piece(ring + stage * 1024 + 512, at + 512);
+      }
       left--;
-      if (++ahead == STEPS) { ahead = 0; asked += gridDim.x; }
+      if (++ahead == STEPS) {
+        ahead = 0;
+        asked += gridDim.x;
+        if (EVEN && halved && left == STEPS) asked = half_tile;
+      }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -83,7 +95,9 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
     for (int round = 0; round < ROUNDS; round++) {
       const int index = round * THREADS + threadIdx.x, pair = index / LANES, part = index % LANES;
       if ((index & ~31) >= OUTPUTS * R * LANES) break;
-      const int row = pair / OUTPUTS, own = pair % OUTPUTS, output = ((int)blockIdx.x + i * (int)gridDim.x) * OUTPUTS + own;
+      const bool of_half = EVEN && halved && i == whole;
+      const int row = pair / OUTPUTS, own = pair % OUTPUTS;
+      const int output = (of_half ? half_tile : (int)blockIdx.x + i * (int)gridDim.x) * OUTPUTS + own;
       float v = 0, u = 0;
 #pragma unroll
       for (int j = 0; j < WARPS / LANES; j++) {
@@ -98,7 +112,7 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
       }
       v *= scales[row];
       u *= scales[row];
-      if (part) continue;
+      if (part || (of_half && own / 4 != half)) continue;
       if constexpr (EPILOGUE == Epilogue::qkv)
         ((float *)a.out)[(size_t)row * a.outputs + output] = v + (a.bias ? a.bias[output] : 0.f);
       else
