@@ -98,3 +98,39 @@ ATTENTION_OF_PARTS(4, 12, 2, plain, false, 3, 1, 8, 3, 0, 0, 2)
 
 // head
 HEAD_OF(1536, 4, 4)
+
+// Gate and up, and down, by products of a whole warpgroup.  `grouped`: gate and up leave their rows as such a down reads them.
+#include "rows_group.cuh"
+#include "rows_group_residual.cuh"
+#define GROUP(K, SPLIT, PIECES)                                                                                                   \
+  extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128, 4)                                              \
+      rows_group_swiglu_k##K##_s##SPLIT##_p##PIECES(const __grid_constant__ RowsProductArguments a) {                             \
+    rows_group<K, SPLIT, PIECES, false>(a);                                                                                       \
+  }                                                                                                                               \
+  extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128, 4)                                              \
+      rows_group_swiglu_k##K##_s##SPLIT##_p##PIECES##_grouped(const __grid_constant__ RowsProductArguments a) {                   \
+    rows_group<K, SPLIT, PIECES, true>(a);                                                                                        \
+  }
+#define GROUP_RESIDUAL(K, TILES, SPLIT, STAGES, SLOTS, BLOCKS)                                                                      \
+  extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128, BLOCKS)                                             \
+      rows_group_residual_k##K##_t##TILES##_s##SPLIT##_w##STAGES##_n##SLOTS(const __grid_constant__ RowsProductArguments a) {     \
+    rows_group_residual<K, TILES, SPLIT, STAGES, SLOTS>(a);                                                                       \
+  }
+GROUP(1536, 2, 3)
+GROUP(1536, 2, 4)
+GROUP(1536, 2, 5)
+GROUP(1536, 2, 6)
+GROUP(1536, 2, 8)
+GROUP(1536, 2, 10)
+GROUP(1536, 4, 4)
+GROUP(1536, 4, 6)
+GROUP(1536, 4, 8)
+GROUP_RESIDUAL(8960, 2, 8, 2, 3, 4)
+GROUP_RESIDUAL(8960, 2, 8, 3, 3, 4)
+GROUP_RESIDUAL(8960, 2, 8, 4, 3, 4)
+GROUP_RESIDUAL(8960, 2, 8, 4, 5, 3)
+GROUP_RESIDUAL(8960, 2, 8, 6, 4, 3)
+GROUP_RESIDUAL(8960, 1, 5, 4, 3, 4)
+GROUP_RESIDUAL(8960, 1, 5, 6, 4, 4)
+GROUP_RESIDUAL(8960, 1, 5, 8, 6, 3)
+GROUP_RESIDUAL(8960, 1, 4, 8, 4, 4)
