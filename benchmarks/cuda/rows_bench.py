@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cacheir.ir.types import KVType
 from cacheir_cuda.chain import tiles
-from cacheir_cuda.chain.driver_calls import Driver
+from cacheir_cuda.chain.driver_calls import Driver, Graph
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
 from cacheir_cuda.chain.packing import pack
 from cacheir_cuda.chain.recognise import Chain, ChainLayer
@@ -60,24 +60,38 @@ class Bench:
         self, launches: Sequence[KernelLaunch], reset: Callable[[], object] = lambda: None, repeats: int = 30
     ) -> float:
         """Median milliseconds of a graph of ``launches``; ``reset`` comes before each replay."""
+        return self.times(launches, [reset], repeats)[0]
+
+    def times(
+        self, launches: Sequence[KernelLaunch], resets: Sequence[Callable[[], object]], repeats: int
+    ) -> list[float]:
+        """``timed`` of one graph for each of ``resets``; the first three replays do not count."""
         stream = torch.cuda.Stream()
-        self.launch(launches, stream.cuda_stream)  # functions are found outside the capture
-        stream.synchronize()
-        self.driver.begin_capture(stream.cuda_stream)
-        self.launch(launches, stream.cuda_stream)
-        graph = self.driver.end_capture(stream.cuda_stream)
-        times = []
-        for _ in range(repeats + 3):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            with torch.cuda.stream(stream):
-                reset()
-            begin.record(stream)
-            self.driver.replay(graph, stream.cuda_stream)
-            end.record(stream)
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
+        graph = self.graph(launches, stream.cuda_stream)
+        made: list[float] = []
+        for number, reset in enumerate(resets):
+            times = []
+            for _ in range(repeats + (0 if number else 3)):
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                with torch.cuda.stream(stream):
+                    reset()
+                begin.record(stream)
+                self.driver.replay(graph, stream.cuda_stream)
+                end.record(stream)
+                end.synchronize()
+                times.append(begin.elapsed_time(end))
+            made.append(statistics.median(times[-repeats:]))
         self.driver.destroy([graph])
-        return statistics.median(times[3:])
+        return made
+
+    def graph(self, launches: Sequence[KernelLaunch], stream: int) -> Graph:
+        """A graph of ``launches``, which run once."""
+        torch.cuda.synchronize()
+        self.launch(launches, stream)  # functions are found outside the capture
+        torch.cuda.synchronize()
+        self.driver.begin_capture(stream)
+        self.launch(launches, stream)
+        return self.driver.end_capture(stream)
 
     def inputs(self, positions: Sequence[int], seed: int = 0, starts: Sequence[int] | None = None) -> RowsInputs:
         """Rows at ``positions``, each sequence's pages in no order; ``starts`` are the sequences' first rows."""
