@@ -14,7 +14,8 @@ from torch import Tensor
 from cacheir_cuda.chain import tiles
 from cacheir_cuda.chain.launches import KernelLaunch
 
-ALLOWED, REPEATS = 0.01, 25  # of the largest value; the products round their rows to bfloat16
+ALLOWED = 0.01  # of the largest value; the products round their rows to bfloat16
+REPEATS, CHAINED = 25, 10  # of a kernel, of a graph of all layers
 CONTEXT = 192
 
 
@@ -82,7 +83,7 @@ class Held:
         return {"error": worst, "equal": equal, "right": worst <= ALLOWED and equal}
 
     def chained(self, plan: Plan) -> bool:
-        """Whether all layers in a graph have the same bits ten times, steps of 8 rows between them."""
+        """Whether all layers in a graph have the same bits ``CHAINED`` times, steps of 8 rows between them."""
         bench, step, stream = self._bench, planned(self._bench, plan), torch.cuda.current_stream().cuda_stream
         small = bench.inputs([CONTEXT] * 8)
         small.slots.fill_(-1)
@@ -96,7 +97,7 @@ class Held:
             for own, inputs in ((step, self.inputs), (bench.step, small))
         ]
         made: list[list[Tensor]] = []
-        for _ in range(10):
+        for _ in range(CHAINED):
             bench.driver.replay(graphs[1], stream)
             bench.driver.replay(graphs[0], stream)
             torch.cuda.synchronize()
