@@ -26,7 +26,7 @@ from rows_held import Held, planned
 from cacheir_cuda.chain.recognise import Chain
 
 CONTEXTS = range(130, 255, 20)
-PAIRS = (("output", "gate_up"), ("qkv", "down"), ("attention", "output"))
+PAIRS = (("gate_up", "down"), ("output", "gate_up"), ("qkv", "down"), ("attention", "output"))
 BASE_EACH, GAIN_US, STARTS, FINALS, TURNS = 8, 0.05, 5, 8, 5
 Key = tuple[tuple[str, Any], ...]
 
@@ -121,10 +121,12 @@ class Search:
         for name in KERNELS:
             self._tell({"stage": "base", "name": name, **self._alone({}, name)})
         gains = self._singles()
-        for pair in PAIRS:
+        self._pairs(*PAIRS[0])
+        for start in ({}, gains):
+            self._descend(start)
+        for pair in PAIRS[1:]:
             self._pairs(*pair)
-        starts: list[Plan] = [{}, gains, *(plan for _, plan in self._best(STARTS))]
-        for start in starts:
+        for _, start in self._best(STARTS):
             self._descend(start)
         return self._finals()
 
@@ -182,20 +184,26 @@ class Search:
         return gaining
 
     def _pairs(self, one: str, other: str) -> None:
+        """Of gate and up and `down` those alone that only go together: the others come when choices are changed."""
         for first in self._right[one]:
             for second in self._right[other]:
-                plan = first | second
+                plan = first | second | {one: first[one]}
                 if self._over():
                     return
-                if fits_together(plan, self._timer.chain):
+                coupled = len(first) == len(second) == 2
+                if fits_together(plan, self._timer.chain) and (one != "gate_up" or coupled):
                     self._gain(plan, f"pair {one} {other}")
 
     def _changes(self, plan: Plan, name: str) -> Iterator[Plan]:
-        """``plan`` with the kernel ``name`` changed, back to the base's too."""
+        """``plan`` with the kernel ``name`` changed, back to the base's too, and what no longer goes with it."""
         for changed in [{}, *self._right[name]]:
-            made = {each: tile for each, tile in plan.items() if each != name} | changed
-            if made != plan and fits_together(made, self._timer.chain):
-                yield made
+            rest = {each: tile for each, tile in plan.items() if each != name}
+            for dropped in ([], ["qkv", "attention"], ["gate_up", "down"]):
+                made = {each: tile for each, tile in rest.items() if each not in dropped} | changed
+                if fits_together(made, self._timer.chain):
+                    if made != plan:
+                        yield made
+                    break
 
     def _descend(self, plan: Plan) -> None:
         best, better = self._gain(plan, "start") if plan else 0.0, True

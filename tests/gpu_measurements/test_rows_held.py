@@ -50,6 +50,9 @@ class Stood:
         chain = importlib.import_module("rows_chain")
         buffers, tensors, layer, given = self.buffers, self.tensors, self.chain.layers[0], one.arguments
         kind = one.kernel.split("_")[1]
+        groups, by_group = importlib.import_module("rows_group_tiles"), kind == "group"
+        if by_group:
+            kind = "residual" if "_residual_" in one.kernel else "stream"
 
         def matrix(*names: str) -> Any:
             return torch.cat([tensors[name].float() for name in names])
@@ -77,10 +80,12 @@ class Stood:
         elif kind == "stream":
             rows = chain.untiled(buffers.middle_normed).float() * scale(buffers.middle_squares, given.square_count)
             gate, up = (rows @ matrix(name).T for name in layer.gate_up)
-            buffers.gated.copy_(chain.tiled((torch.nn.functional.silu(gate) * up).bfloat16()))
+            lie = groups.grouped if one.kernel.endswith("_grouped") else chain.tiled
+            buffers.gated.copy_(lie((torch.nn.functional.silu(gate) * up).bfloat16()))
         elif kind == "residual":
             down = "k8960" in one.kernel
-            rows = chain.untiled(buffers.gated if down else buffers.attended).float()
+            lay = groups.ungrouped if by_group else chain.untiled
+            rows = lay(buffers.gated if down else buffers.attended).float()
             made = (buffers.middle if down else buffers.hidden) + rows @ matrix(layer.down if down else layer.output).T
             following = matrix(self.chain.layers[1].norm if down else layer.feed_forward_norm)
             left = (buffers.hidden, buffers.normed, buffers.squares)
@@ -112,10 +117,10 @@ def stood(monkeypatch: pytest.MonkeyPatch) -> Stood:
 def test_each_kernel_is_held_to_float32_and_to_its_own_bits(stood: Stood, monkeypatch: pytest.MonkeyPatch) -> None:
     rows_held, candidates = (importlib.import_module(name) for name in ("rows_held", "rows_candidates"))
     stood.held = held = rows_held.Held(stood)
-    plans = {name: plans[-1] for name, plans in candidates.candidates(stood.chain).items()}
+    plans = {name: (plans[0], plans[-1]) for name, plans in candidates.candidates(stood.chain).items()}
     monkeypatch.setattr(rows_held, "REPEATS", 2)
     for name in candidates.KERNELS:
-        for plan in ({}, plans[name]):
+        for plan in ({}, *plans[name]):
             stood.planned = rows_held.planned(stood, plan)
             found = held.error(plan, name)
             assert found["right"] and 0 < found["error"] < 0.01, (name, plan, found)
