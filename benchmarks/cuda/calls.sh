@@ -1,5 +1,6 @@
 #!/bin/sh
-# The calls that measure what report.md asks for: calls.sh vllm|times|answers|kernels|sanitizer|suite, one after the other
+# The calls that measure what report.md asks for: calls.sh vllm|times|answers|kernels|sanitizer|suite, and those that look
+# for more: steps (engine_steps.py) and search (rows_search.py, with the cubin that SEARCHED names), one after the other
 # while the machine is warm. plan.md says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one
 # archive per call; each part has a limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression),
 # PACK what vLLM is unpacked from, VLLM_MODELS which models are measured beside it, VLLM_STAGES what of the small ones, ONLY
@@ -176,6 +177,16 @@ sanitizer) # 100 s: compute-sanitizer on steps of a tiny model, the chains of fo
   part 105 sanitize env OUT="$made" SECONDS_EACH=95 sh benchmarks/cuda/next_session.sh sanitize
   cat "$made"/sanitized_*.txt | grep "exit status"
   ;;
+steps) # 70 s alone, 8 more where the model is to be made: a step of R1 at 32 rows by the engine, by its graphs, by the search's
+  models r1-distill-1.5b
+  part 110 engine_steps python3 benchmarks/cuda/engine_steps.py "$made/engine_steps.json" r1-distill-1.5b 5
+  cut -c1-400 "$made/engine_steps.txt" | tail -n 14
+  ;;
+search) # 195 s at most, alone: R1's kernels of 17 to 32 rows (the seconds are for the search, 20 more for its last stage)
+  part 196 search python3 benchmarks/cuda/search_again.py "${SEARCHED:-build/cuda/rows_searched.sm_90a.cubin}" \
+    "$made/rows_search.jsonl" "${SEARCH_SECONDS:-170}"
+  cut -c1-420 "$made/search.txt" | tail -n 14
+  ;;
 suite) # 100 s alone on the machine: each kernel's GB/s and TFLOP/s, vLLM's attention too where it is unpacked; then tune
   [ -e "$SCRATCH/vllm_site/unpacked" ] && export PYTHONPATH="$PYTHONPATH:$SCRATCH/vllm_site" CACHEIR_EXPERIMENTAL_PAGED_BATCH_DECODE=1
   part 60 suite python3 -m cacheir benchmark --suite cuda-kernels --set seconds=40 --output "$made/cuda_kernels.json"
@@ -183,7 +194,7 @@ suite) # 100 s alone on the machine: each kernel's GB/s and TFLOP/s, vLLM's atte
   part 40 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --seconds 15 --output "$made/tiles.json"
   ;;
 *)
-  sed -n '2,6p' "$0"
+  sed -n '2,7p' "$0"
   exit 2
   ;;
 esac

@@ -2,9 +2,9 @@
 
 CUBIN is the one of the target ``searched`` (cacheir-cuda/cpp). Every candidate is held to float32 and to its own bits,
 timed alone and in the layer; then pairs of kernels that may lie beside each other; then, from the base and the best
-pairs, one choice is changed at a time, kept where the layer is faster; last the best plans in turn with the base, whole
-steps too. Each figure is a line of OUT.jsonl as soon as it is there; only the last stage begins after SECONDS. A kernel
-that ends the process is left out the next time by a part of its name, WITHOUT.
+pairs, one choice is changed at a time, kept where the layer is faster; last the best plans in turn with the base, steps
+too. Each figure is a line more of OUT.jsonl as soon as it is there; only the last stage begins after SECONDS. Nothing
+runs whose kernels have a name of WITHOUT: ``search_again.py`` gives those that ended or stopped the process.
 """
 
 from __future__ import annotations
@@ -108,10 +108,11 @@ class Search:
     ) -> None:
         self._timer, self._tell, self._over = timer, tell, over
         self._choices = {
-            name: [plan for plan in plans if not any(word in str(named(plan, timer.chain)) for word in without)]
+            name: [plan for plan in plans if not set(named(plan, timer.chain).values()) & set(without)]
             for name, plans in candidates(timer.chain).items()
         }
         self._right: dict[str, list[Plan]] = {name: [] for name in KERNELS}
+        self._held: dict[str, dict[str, Any]] = {}  # by kernel
         self._bases: list[float] = []
         self._seen: dict[Key, tuple[float, Plan]] = {}  # gain over the base of its time
 
@@ -119,7 +120,8 @@ class Search:
         """The best plans in turn with the base, the fastest first."""
         self._base()
         for name in KERNELS:
-            self._tell({"stage": "base", "name": name, **self._alone({}, name)})
+            alone_us = round(self._timer.alone_us({}, name), 3)
+            self._tell({"stage": "base", "name": name, **self._timer.held({}, name), "alone_us": alone_us})
         gains = self._singles()
         self._pairs(*PAIRS[0])
         for start in ({}, gains):
@@ -136,7 +138,16 @@ class Search:
         return self._bases[-1]
 
     def _alone(self, plan: Plan, name: str) -> dict[str, Any]:
-        return {**self._timer.held(plan, name), "alone_us": round(self._timer.alone_us(plan, name), 3)}
+        """What is found of the kernel ``name`` in ``plan``, ``right`` where those that it only goes with are so too."""
+        kernels = named(plan, self._timer.chain)
+        for each, kernel in kernels.items():
+            if kernel not in self._held:
+                self._tell({"stage": "begins", "kernels": {each: kernel}})
+                self._held[kernel] = self._timer.held(plan, each)
+        right = all(self._held[kernel]["right"] for kernel in kernels.values())
+        self._tell({"stage": "begins", "kernels": {name: kernels[name]}})
+        made = {**self._held[kernels[name]], "alone_us": round(self._timer.alone_us(plan, name), 3)}
+        return {**made, "right": right and self._timer.chained(plan)}
 
     def _gain(self, plan: Plan, stage: str, **more: Any) -> float:
         """Microseconds of a layer that ``plan`` takes less than the base of its time; told once for each plan."""
@@ -166,7 +177,6 @@ class Search:
                     return gaining
                 try:
                     alone = self._alone(plan, name)
-                    alone["right"] = alone["right"] and self._timer.chained(plan)
                 except Exception as error:  # noqa: BLE001  a kernel that does not run is a line of the report
                     kernels = named(plan, self._timer.chain)
                     self._tell(
@@ -246,7 +256,7 @@ class Search:
 def main() -> None:
     """Searches, prints and writes."""
     began, until = time.perf_counter(), float(sys.argv[3])
-    with Path(sys.argv[2]).open("w", encoding="utf-8") as out:
+    with Path(sys.argv[2]).open("a", encoding="utf-8") as out:
 
         def tell(row: dict[str, Any]) -> None:
             out.write(json.dumps({"at_s": round(time.perf_counter() - began, 1), **row}) + "\n")

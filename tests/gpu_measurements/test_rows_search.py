@@ -164,9 +164,19 @@ def test_what_is_wrong_is_told_and_never_taken() -> None:
     assert wrong and all("layer_us" not in row for row in wrong)
 
 
+def test_what_is_left_out_never_begins() -> None:
+    search, chain = importlib.import_module("rows_search"), chain_of_r1()
+    told: list[dict[str, Any]] = []
+    without = ["rows_residual_k8960_t3_g2_p4_s6_w3_n3_b1_c4", "rows_group_swiglu_k1536_s2_p4_grouped"]
+    search.Search(Timer(chain, GAINS), told.append, lambda: len(told) > 400, without).run()
+    begun = [kernel for row in told if row["stage"] == "begins" for kernel in row["kernels"].values()]
+    assert begun and not set(without) & set(begun)
+    assert "rows_residual_k8960_t3_g2_p4_s6_w3_n3_b1_c4_early" in begun
+
+
 def test_nothing_but_the_last_stage_begins_when_the_time_is_over() -> None:
     search, chain = importlib.import_module("rows_search"), chain_of_r1()
     timer = Timer(chain, GAINS)
-    found = search.Search(timer, lambda row: None, lambda: timer.layers > 12, ("_s6_w2_n4_",)).run()
+    found = search.Search(timer, lambda row: None, lambda: timer.layers > 12).run()
     assert timer.layers < 12 + 3 + (1 + search.FINALS) * (search.TURNS + 2) + search.BASE_EACH
     assert {} in [row["kernels"] for row in found]
