@@ -1,6 +1,7 @@
 """How long steps of several rows and their kernels take on a GPU, and what other choices of kernels would give.
 
-``variants`` wants a cubin that was compiled with -DTIMED, which has the kernels that were slower too.
+``variants`` wants a cubin that was compiled with -DTIMED, which has the kernels that were slower too. Many choices at
+once, for R1's shape and 17 to 32 rows: ``rows_search.py``.
 """
 
 from __future__ import annotations
