@@ -39,6 +39,17 @@ class EvenTile(StreamTile):
 
 
 @dataclass(frozen=True)
+class PairTile(StreamTile):
+    """Two blocks read half of the rows each and send them to the other; ``even``: as ``EvenTile``."""
+
+    even: bool = False
+
+    def kernel(self, columns: int) -> str:
+        """The function's name in the cubin."""
+        return super().kernel(columns) + ("_even_pair" if self.even else "_pair")
+
+
+@dataclass(frozen=True)
 class HeadTile:
     """The head with ``stages`` kilobytes of weights under way in each warp."""
 
@@ -76,6 +87,7 @@ GATE = (
     (16, 8),
 )  # fmt: skip
 GATE_EVEN = ((12, 8), (12, 9), (12, 10), (12, 12), (8, 12), (8, 18))
+GATE_PAIR = ((12, 8), (12, 9), (12, 10), (12, 12), (12, 13))
 QKV = ((1, 4, 2, 4), (2, 2, 3, 4), (4, 1, 4, 4), (1, 4, 1, 4), (2, 2, 4, 3), (2, 2, 4, 2))
 ATTENTION = (
     (2, 1, 8, 2, 0, 0, 2),
@@ -117,6 +129,7 @@ def candidates(chain: Chain) -> dict[str, list[Plan]]:
         + [{"output": EarlyTile(*given, ROWS)} for given in OUTPUT_EARLY],
         "gate_up": [{"gate_up": replace(gate_up, warps=warps, stages=stages)} for warps, stages in GATE]
         + [{"gate_up": EvenTile(gate_up.packed, *given, ROWS)} for given in GATE_EVEN]
+        + [{"gate_up": PairTile(gate_up.packed, *given, ROWS, even)} for even in (False, True) for given in GATE_PAIR]
         + [{"gate_up": gate(given, False)} for given in GATE_GROUP]
         + [{"gate_up": gate(given, True), "down": down} for given in GATE_GROUP],
         "down": [{"down": ResidualTile(*given, ROWS)} for given in DOWN]

@@ -1,6 +1,6 @@
 // Shapes of R1-Distill-Qwen-1.5B's kernels for 17 to 32 rows that benchmarks/cuda/rows_search.py times; in no package.
 //
-// `early` and `even` are switches of rows_residual.cuh and rows_stream.cuh.  What spills or fits no multiprocessor is not here.
+// `early`, `even` and `pair` are switches of rows_residual.cuh and rows_stream.cuh.  What spills or fits no multiprocessor is not here.
 #pragma once
 
 #define RESIDUAL_EARLY(K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, BLOCKS, ROW_TILES)                                            \
@@ -14,6 +14,17 @@
       rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES##_even(                              \
           const __grid_constant__ RowsProductArguments a) {                                                                 \
     rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES, true>(a);                                        \
+  }
+#define STREAM_PAIR(EPILOGUE, K, TOGETHER, WARPS, STAGES, ROW_TILES)                                                          \
+  extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(WARPS * 32, 1)                                     \
+      rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES##_pair(                              \
+          const __grid_constant__ RowsProductArguments a) {                                                                 \
+    rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES, false, true>(a);                                 \
+  }                                                                                                                        \
+  extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(WARPS * 32, 1)                                     \
+      rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES##_even_pair(                         \
+          const __grid_constant__ RowsProductArguments a) {                                                                 \
+    rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES, true, true>(a);                                  \
   }
 
 // down
@@ -78,6 +89,11 @@ STREAM_EVEN(swiglu, 1536, 1, 12, 10, 4)
 STREAM_EVEN(swiglu, 1536, 1, 12, 12, 4)
 STREAM_EVEN(swiglu, 1536, 1, 8, 12, 4)
 STREAM_EVEN(swiglu, 1536, 1, 8, 18, 4)
+STREAM_PAIR(swiglu, 1536, 1, 12, 8, 4)
+STREAM_PAIR(swiglu, 1536, 1, 12, 9, 4)
+STREAM_PAIR(swiglu, 1536, 1, 12, 10, 4)
+STREAM_PAIR(swiglu, 1536, 1, 12, 12, 4)
+STREAM_PAIR(swiglu, 1536, 1, 12, 13, 4)
 
 // QKV, and the attention that adds as many parts
 PARTS_OF(1536, 1, 1, 4, 2, 4, 4)

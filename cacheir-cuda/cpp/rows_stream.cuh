@@ -3,6 +3,7 @@
 // As stream.cuh, by row: a block walks over its tiles (every gridDim.x-th one) of the packed matrix, and each warp has STAGES
 // steps of its own slice of k under way, some of them before the rows are there.  The rows stay in registers.
 #pragma once
+#include "cluster.cuh"
 #include "rows_product.cuh"
 
 // Where a step of a tile begins in a matrix that is packed in blocks of TOGETHER tiles: a kilobyte, behind it the same step of
@@ -13,7 +14,8 @@ template <int K, int TOGETHER> __device__ __forceinline__ size_t packed_step(int
 
 // EVEN: tiles that are no whole turn of the blocks are dealt as halves, of four outputs, one to a block; twice as many must not be
 // more than the blocks.
-template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES, bool EVEN = false>
+// PAIR: the two blocks of a cluster read half of the rows each, and send them to the other.
+template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES, bool EVEN = false, bool PAIR = false>
 __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   constexpr int SLICE = K / WARPS, STEPS = SLICE / 32, R = 8 * ROW_TILES, THREADS = WARPS * 32, STRIDE = 16 + 4;
   constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : 16;  // of a tile
@@ -57,14 +59,50 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   const float *squares = a.squares;
   const int square_count = a.square_count;
   asm volatile("" : "+l"(rows), "+l"(squares));  // read the launch's parameters now, not after the wait
+  // Which of the row tiles are first in `x`: in a pair those that the block reads itself.
+  constexpr int HALF = ROW_TILES / 2, SENT = HALF * STEPS * 512;  // of a warp, to the other block
+  const int flip = PAIR ? (blockIdx.x & 1) * HALF : 0;
+  u32 barrier = 0, sent = 0;
+  if constexpr (PAIR) {
+    static_assert(ROW_TILES % 2 == 0 && SENT <= 2 * SPAN * 4, "what is sent lies where the sums come to lie");
+    __shared__ __align__(8) unsigned long long arrived[WARPS];
+    barrier = shared_address(&arrived[warp]);
+    sent = shared_address(held) + WARPS * STAGES * 1024 + warp * SENT + lane * 16;
+    if (lane == 0) {
+      barrier_init(barrier, 1);
+      expect_bytes(barrier, SENT);
+    }
+    __syncwarp();
+    arrive_at_cluster();
+  }
 
   // 2. The rows.
   wait_for_previous();
   uint4 x[ROW_TILES][STEPS];
 #pragma unroll
-  for (int c = 0; c < ROW_TILES; c++)
+  for (int c = 0; c < (PAIR ? HALF : ROW_TILES); c++)
 #pragma unroll
-    for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + (c * (K / 32) + p) * 256);
+    for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + ((c + flip) * (K / 32) + p) * 256);
+  if constexpr (PAIR) {
+    wait_for_cluster();
+    const u32 there = in_block(sent, blockIdx.x & 1 ^ 1), barrier_there = in_block(barrier, blockIdx.x & 1 ^ 1);
+#pragma unroll
+    for (int c = 0; c < HALF; c++)
+#pragma unroll
+      for (int p = 0; p < STEPS; p++)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];"
+                     :: "r"(there + (c * STEPS + p) * 512), "r"(x[c][p].x), "r"(x[c][p].y), "r"(x[c][p].z), "r"(x[c][p].w),
+                        "r"(barrier_there) : "memory");
+    await_bytes(barrier);
+#pragma unroll
+    for (int c = 0; c < HALF; c++)
+#pragma unroll
+      for (int p = 0; p < STEPS; p++) {
+        uint4 &v = x[HALF + c][p];
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(sent + (c * STEPS + p) * 512) : "memory");
+      }
+  }
   row_scales<K, R, WARPS>(squares, square_count, a.eps, scales);  // the first tile's barrier comes before they are read
 
   // 3. Tile by tile.
@@ -86,10 +124,14 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
       if (++stage == STAGES) stage = 0;
     }
     float *const sums = all_sums + (i & 1) * WARPS * SPAN;  // the tile before last is finished: its warps came through a barrier
+    if (PAIR && i == 0) __syncthreads();  // every warp has what was sent to it
 #pragma unroll
     for (int c = 0; c < ROW_TILES; c++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) sums[warp * SPAN + (8 * c + 2 * t + (j & 1)) * STRIDE + 8 * (j >> 1) + g] = sum[c][j];
+      for (int j = 0; j < 4; j++) {
+        const int row = 8 * (PAIR ? c ^ flip : c) + 2 * t + (j & 1);
+        sums[warp * SPAN + row * STRIDE + 8 * (j >> 1) + g] = sum[c][j];
+      }
     __syncthreads();
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
