@@ -18,6 +18,7 @@ from cacheir.runtime.engine.planner import FAST_LANE
 from cacheir.runtime.engine.prompt_lookup import Speculation
 from cacheir.runtime.request import admit
 from cacheir.runtime.sampling import SamplingParams
+from cacheir.testing.fake_jobs import ids_of
 
 LIMITS = EngineLimits(max_batch=4, max_rows=4, max_tokens=64, chunk_tokens=8)
 SECONDS = 60.0  # far more than any step takes: what waits longer waits for ever
@@ -31,10 +32,6 @@ def job(model, name: str, ids, count: int, **fields) -> Job:
         sampling=admit(len(ids), SamplingParams(max_tokens=count, **wishes), model.limits),
         **fields,
     )
-
-
-def ids_of(events: list[Event]) -> list[int]:
-    return [token for event in events for token in event.ids]
 
 
 def logprobs_of(events: list[Event]) -> list:
@@ -173,27 +170,6 @@ def test_plans_are_those_of_plan_step_and_no_token_changes(
     assert fast_lane or {name for name, count in counters.fast_lane.items() if count} <= {"off"}
     running.close()
     assert all(pool.free == pool.size for pool in running.state.kv.pools)
-
-
-@pytest.mark.parametrize("fast_lane", [True, False])
-def test_the_fast_lane_of_requests_that_want_the_same(fake, fast_lane):
-    """Why a plan is made anew is counted; the answers are the same either way."""
-    executor = fake.FakeExecutor(groups=1, run_ahead=False)
-    model = fake.open_fake(executor)
-    running = Engine(model, LIMITS, fast_lane=fast_lane)
-    told = running.generate([job(model, name, [3, 4, number], 9) for number, name in enumerate("abcd")])
-    # A step of prompts, the first of tokens, seven of which each has the plan of the one before.
-    assert running.state.counters.fast_lane == ({"waiting": 1, "mixed": 1, "taken": 7} if fast_lane else {"off": 9})
-    for number, events in enumerate(told):
-        assert ids_of(events) == fake.expected(executor, [3, 4, number], 9)
-    for name, ids, count in (("first", [7, 8], 12), ("second", [7, 9], 3)):
-        running.submit(job(model, name, ids, count), lambda event: None)
-        running.step()
-        running.step()
-    running.run()
-    lane = running.state.counters.fast_lane
-    assert (lane["waiting"], lane["changed"]) == ((3, 1) if fast_lane else (0, 0))
-    assert not set(lane) - set(FAST_LANE)
 
 
 def test_the_next_step_is_planned_and_the_last_one_told_while_a_step_runs(fake, monkeypatch):
