@@ -48,7 +48,7 @@ def test_ragged_rows_over_pages(kept: str, bound: float) -> None:
     """Whole prompts, a prompt's later chunk and a row without tokens, beside the formula in float64."""
     heads, kv_heads, dim, page_tokens = 6, 2, 16, 4
     random = np.random.default_rng()
-    lengths, fresh = [int(random.integers(1, 20)) for _ in range(3)] + [9], []
+    lengths = [int(random.integers(1, 20)) for _ in range(3)] + [9]
     fresh = [lengths[0], int(random.integers(1, lengths[1] + 1)), 1, 0]
     pool = Pool(KVType(1, kv_heads, dim, kept), [0], 40, page_tokens, CPU)
     pool.storage.fill_(np.nan)

@@ -105,7 +105,7 @@ class Capabilities:
     masks: bool
     overlaps: bool = False  # ``submit`` may return before the step is done, so that the host works meanwhile
     stops_ahead: bool = False  # ``run_ahead`` ends a few steps after a sink that asks for it
-    begins_ahead: bool = False  # ``submit`` begins decode steps behind a prompt's one row (``Step.then``)
+    begins_ahead: bool = False  # ``submit`` begins decode steps behind prompts (``Step.then``)
     notes: tuple[str, ...] = ()  # what a person who opens the program here should know, a sentence each
 
 
