@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,7 +114,8 @@ def test_rows_of_other_products_stay() -> None:
 
 @pytest.mark.parametrize("change", [
     {"format": 2}, {"rows": [{}]}, {"rows": 3}, {"config": {"columns": 96}}, {"config": {"rows_of_matrix": 1 << 20}},
-    {"count": -1}, {"count": "8"}, {"samples_s": "now"},
+    {"count": -1}, {"count": "8"}, {"samples_s": "now"}, {"samples_s": [math.nan]}, {"samples_s": [1.0, math.inf]},
+    {"samples_s": [-1.0]}, {"samples_s": [True]}, {"samples_s": "12"},
 ])  # fmt: skip
 def test_a_table_is_not_believed(change: dict[str, Any], tmp_path: Path) -> None:
     table = tmp_path / "tiles.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,8 @@ def test_plans_are_kept_beside_tiles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [
     {"rank": 16}, {"rank": -2}, {"rank": True}, {"tokens": 0}, {"tokens": "3"}, {"count": 1 << 40}, {"dtype": "int8"},
     {"adds": 1}, {"samples_s": "now"}, {"samples_s": [10**400]}, {"more": 1},
+    {"samples_s": [math.nan]}, {"torch_s": [1e-6, math.inf]}, {"samples_s": [-1e-6]}, {"torch_s": "12"},
+    {"torch_s": [True]},
 ])  # fmt: skip
 def test_a_plan_is_not_believed(change: dict[str, Any], tmp_path: Path) -> None:
     table = tmp_path / "tiles.json"

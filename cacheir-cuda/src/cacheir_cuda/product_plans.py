@@ -17,7 +17,7 @@ from typing import Any
 
 from cacheir.errors import UsageError
 from cacheir_cuda.cublas_lt import MOST_PROPOSALS, LargeProduct
-from cacheir_cuda.tuned_tiles import DAMAGE, FILE_VARIABLE
+from cacheir_cuda.tuned_tiles import DAMAGE, FILE_VARIABLE, read_samples
 
 SECTION = "products"
 TORCH = -1  # the rank that stands for torch's own launch
@@ -90,7 +90,7 @@ def _plan(held: Mapping[str, Any]) -> ProductPlan:
     if type(held["rank"]) is not int or not TORCH <= held["rank"] < MOST_PROPOSALS:
         raise ValueError(f"{held['rank']} is no rank of a proposal")
     product = LargeProduct(*(held[name] for name in (*sizes, *flags)))
-    samples, by_torch = (tuple(map(float, held[name])) for name in ("samples_s", "torch_s"))
+    samples, by_torch = (read_samples(held[name]) for name in ("samples_s", "torch_s"))
     return ProductPlan(product, str(held["device"]), str(held["toolchain"]), held["rank"], samples, by_torch)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -142,5 +143,15 @@ def _row(held: Mapping[str, Any]) -> TunedRow:
         raise ValueError(f"{count} x {width} and {rows} rows are no sizes")
     dtype, device, made_by, source = (str(held[name]) for name in ("dtype", "device", "toolchain", "source"))
     config = TileConfig(**{name: int(value) for name, value in held["config"].items()})
-    samples = tuple(map(float, held["samples_s"]))
+    samples = read_samples(held["samples_s"])
     return TunedRow(count, width, rows, dtype, device, made_by, source, config, samples)
+
+
+def read_samples(held: Any) -> tuple[float, ...]:
+    """Seconds of launches as a table holds them. ValueError where one is no time."""
+    if not isinstance(held, list) or not all(type(each) in (int, float) for each in held):
+        raise ValueError(f"{held!r} are no samples")
+    seconds = tuple(map(float, held))
+    if not all(0 <= each < math.inf for each in seconds):
+        raise ValueError(f"{held} are no seconds: finite and none below 0")
+    return seconds
