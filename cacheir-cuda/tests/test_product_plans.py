@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import json
 import math
@@ -17,12 +18,15 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed, and the b
 
 from cacheir.artifact.card import CompileOptions  # noqa: E402
 from cacheir.errors import BackendUnavailable, UsageError  # noqa: E402
+from cacheir.runtime.executor import ExecutorOptions  # noqa: E402
 from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda import large_products as bound  # noqa: E402
+from cacheir_cuda.block_seat import BlockSeat  # noqa: E402
 from cacheir_cuda.cublas_lt import CublasLt, LargeProduct, cublas_lt  # noqa: E402
 from cacheir_cuda.measure.product_search import large_products, tune_products  # noqa: E402
-from cacheir_cuda.product_plans import TORCH, ProductPlan, choose_plan, plans_section, read_plans  # noqa: E402
+from cacheir_cuda.options import read_options  # noqa: E402
+from cacheir_cuda.product_plans import TORCH, ProductPlan, choose_rank, plans_for, plans_section, read_plans  # noqa: E402
 from cacheir_cuda.tuned_tiles import read_table, write_table  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -161,6 +165,74 @@ def test_a_plan_is_followed_where_it_is_for_this_product(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("on_the_processor")
+@pytest.mark.parametrize("what", ["device", "tokens"])
+def test_plans_of_others_ask_for_no_library(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(device: Any) -> Any:
+        pytest.fail("cuBLASLt was loaded")
+
+    monkeypatch.setattr(bound, "cublas_lt", asked)
+    other = replace(PLAN, device="other") if what == "device" else replace(PLAN, product=replace(PRODUCT, tokens=9))
+    products = bound.LargeProducts(CPU, [other])
+    products.bind(*operands(PRODUCT), adds=True)()
+    assert ["on a GPU was not timed" in each for each in products.reasons] == [True]
+
+
+@pytest.mark.usefixtures("on_the_processor")
+@pytest.mark.parametrize("where", ["library", "heuristic"])
+def test_without_the_library_torch_s_launch_runs_and_the_reason_is_told(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = StandIn()
+    library.cublasLtMatmulAlgoGetHeuristic = lambda *given: 7  # type: ignore[method-assign]
+
+    def given(device: Any) -> CublasLt:
+        if where == "library":
+            raise BackendUnavailable("libcublasLt.so cannot be used (no such file)")
+        return CublasLt(library, device)
+
+    monkeypatch.setattr(bound, "cublas_lt", given)
+    products = bound.LargeProducts(CPU, [PLAN])
+    x, weight, out = operands(PRODUCT)
+    expected = out + x.float() @ weight.float().T
+    products.bind(x, weight, out, adds=True)()
+    assert torch.allclose(out, expected, atol=1e-3)
+    seat = BlockSeat({}, {}, CPU, read_options({}), ExecutorOptions())
+    seat._products = products
+    (told,) = seat.counters()
+    assert told.startswith("product_unplanned: ")
+    assert ("no such file" if where == "library" else "Heuristic failed with status 7") in told
+    gc.collect()
+    assert set(library.held.values()) <= {"handle"}
+
+
+@pytest.mark.usefixtures("on_the_processor")
+def test_equal_products_share_what_the_library_holds_until_the_blocks_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = StandIn()
+    monkeypatch.setattr(bound, "cublas_lt", lambda device: CublasLt(library, device))
+    seat = BlockSeat({}, {}, CPU, read_options({}), ExecutorOptions())
+    seat._products = bound.LargeProducts(CPU, [PLAN])
+    bind = seat._products.bind
+    launches = [bind(*operands(PRODUCT), adds=True) for _ in range(3)]
+    for launch in launches:
+        launch()
+    assert library.launched == [1, 1, 1]
+    held = [each for each in library.held.values() if not isinstance(each, str)]
+    assert len(held) == 4  # the product and its three matrices, once
+    seat.close()
+    assert set(library.held.values()) == {"handle"}
+
+
+@pytest.mark.usefixtures("on_the_processor")
+def test_what_nothing_refers_to_is_let_go() -> None:
+    library = StandIn()
+    proposals = CublasLt(library, CPU).proposals(PRODUCT)
+    assert len(library.held) > 4
+    del proposals
+    gc.collect()
+    assert set(library.held.values()) <= {"handle"}
+
+
+@pytest.mark.usefixtures("on_the_processor")
 def test_a_launch_that_is_refused_says_so() -> None:
     proposals = CublasLt(StandIn(refused=0), CPU).proposals(PRODUCT)
     with pytest.raises(BackendUnavailable, match="cublasLtMatmul failed with status 15"):
@@ -225,7 +297,7 @@ def test_the_fastest_launch_is_planned_and_torch_s_where_none_is_faster() -> Non
         (TORCH, (3.0,), (3.0,)),
     ]
     assert "proposal 2" in said[0] and "torch's launch" in said[1]
-    assert choose_plan(plans, PRODUCT, "a GPU", "cublasLt 1") == (2, "")
+    assert choose_rank(plans_for(plans, PRODUCT, "a GPU")[0], "cublasLt 1") == (2, "")
     late = tune_products(list(times), times.__getitem__, device="", toolchain="", seconds=-1, progress=said.append)
     assert not late and "were over" in said[-1]
 

@@ -105,8 +105,9 @@ class BlockSeat:
         return {f"product_unplanned: {reason}": 1 for reason in sorted(self._products.reasons)}
 
     def close(self) -> None:
-        """Let go of the buffers."""
+        """Let go of the buffers, and of what cuBLASLt holds: what was bound may not be called any more."""
         self._space.clear()
+        self._products.close()
 
 
 def _why_not(options: CudaOptions, asked: ExecutorOptions) -> str:

@@ -6,6 +6,7 @@ torch launches the first proposal, with an epilogue of its own. Here another one
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,14 +76,20 @@ class CublasLt:
 
 
 class LtMatmul:
-    """``len`` proposals for a product, the one that the heuristic likes best first."""
+    """``len`` proposals for a product, the one that the heuristic likes best first.
+
+    What the library holds for them is let go with ``close``, or when nothing refers to them any more.
+    """
 
     def __init__(self, blas: CublasLt, handle: Any, product: LargeProduct) -> None:
         self.product, self._blas, self._handle = product, blas, handle
+        self._held: list[tuple[str, ctypes.c_void_p]] = []  # by the function that destroys it
+        self._let_go = weakref.finalize(self, _destroy, blas, self._held)
+        self._let_go.atexit = False  # the process takes it along, and CUDA may be gone before
         self._alpha, self._beta = ctypes.c_float(1.0), ctypes.c_float(1.0 if product.adds else 0.0)
         kind, out = (_KINDS[getattr(torch, name)] for name in (product.dtype, product.out))
         # The library's matrices have their columns one after the other: out^T [N, T] = (w^T)^T [N, K] times x^T [K, T].
-        self._operation = self._made("cublasLtMatmulDescCreate", ctypes.c_int(_COMPUTE_FLOAT32), ctypes.c_int(0))
+        self._operation = self._kept("cublasLtMatmulDesc", ctypes.c_int(_COMPUTE_FLOAT32), ctypes.c_int(0))
         transposed = ctypes.c_int(1)
         blas.call(
             "cublasLtMatmulDescSetAttribute", self._operation, ctypes.c_int(_TRANSPOSE_FIRST), ctypes.byref(transposed),
@@ -128,10 +135,15 @@ class LtMatmul:
         return [each for each in proposals[: found.value] if each.status == 0 and each.workspace <= WORKSPACE_BYTES]
 
     def _layout(self, kind: int, rows: int, columns: int) -> ctypes.c_void_p:
-        return self._made(
-            "cublasLtMatrixLayoutCreate", ctypes.c_int(kind), ctypes.c_uint64(rows), ctypes.c_uint64(columns),
+        return self._kept(
+            "cublasLtMatrixLayout", ctypes.c_int(kind), ctypes.c_uint64(rows), ctypes.c_uint64(columns),
             ctypes.c_int64(rows),
         )  # fmt: skip
+
+    def _kept(self, name: str, *given: Any) -> ctypes.c_void_p:
+        made = self._made(f"{name}Create", *given)
+        self._held.append((f"{name}Destroy", made))
+        return made
 
     def _made(self, name: str, *given: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -139,11 +151,9 @@ class LtMatmul:
         return made
 
     def close(self) -> None:
-        """Let go of what the library holds for this product."""
-        for layout in (self._weight, self._x, self._out):
-            self._blas.call("cublasLtMatrixLayoutDestroy", layout)
-        self._blas.call("cublasLtMatmulDescDestroy", self._operation)
+        """Let go of what the library holds for this product; nothing of it can be launched any more."""
         self._proposals = []
+        self._let_go()
 
 
 @lru_cache(maxsize=8)
@@ -154,6 +164,13 @@ def cublas_lt(device: torch.device, load: Callable[[str], Any] = ctypes.CDLL) ->
         return CublasLt(load(name), device)
     except (OSError, AttributeError) as error:
         raise BackendUnavailable(f"{name} cannot be used ({error})") from error
+
+
+def _destroy(blas: CublasLt, held: list[tuple[str, ctypes.c_void_p]]) -> None:
+    """Destroy what ``held`` names, the last first. It knows no LtMatmul, so that one can be collected."""
+    while held:
+        name, made = held.pop()
+        blas.call(name, made)
 
 
 def _at(tensor: torch.Tensor) -> ctypes.c_void_p:

@@ -7,8 +7,9 @@ from functools import partial
 
 import torch
 
-from cacheir_cuda.cublas_lt import WORKSPACE_BYTES, LargeProduct, cublas_lt
-from cacheir_cuda.product_plans import TORCH, ProductPlan, choose_plan, installed_plans
+from cacheir.errors import BackendUnavailable
+from cacheir_cuda.cublas_lt import WORKSPACE_BYTES, CublasLt, LargeProduct, LtMatmul, cublas_lt
+from cacheir_cuda.product_plans import TORCH, ProductPlan, choose_rank, installed_plans, plans_for
 
 
 class LargeProducts:
@@ -18,6 +19,7 @@ class LargeProducts:
         self._device = device
         self._plans = plans if plans is not None else installed_plans() if device.type == "cuda" else ()
         self._space: torch.Tensor | None = None
+        self._proposals: dict[LargeProduct, LtMatmul] = {}
         self.reasons: set[str] = set()
 
     def bind(
@@ -29,18 +31,37 @@ class LargeProducts:
             return by_torch
         dtype, kept = (str(each.dtype).rpartition(".")[2] for each in (x, out))
         product = LargeProduct(x.shape[0], weight.shape[0], weight.shape[1], dtype, kept, adds)
-        blas = cublas_lt(self._device)
-        rank, why = choose_plan(
-            self._plans, product, torch.cuda.get_device_name(self._device), f"cublasLt {blas.version}"
-        )
+        found, why = plans_for(self._plans, product, torch.cuda.get_device_name(self._device))
+        if found:
+            try:
+                rank, why = self._rank(cublas_lt(self._device), found)
+                if rank != TORCH:
+                    launch = self._proposals[product].launch
+                    return partial(launch, rank, x, weight, out, self._work())
+            except BackendUnavailable as error:
+                why = f"{product} runs as torch launches it: {error}"
+        self.reasons |= {why} - {""}
+        return by_torch
+
+    def close(self) -> None:
+        """Let go of the workspace and of what cuBLASLt holds for the products: nothing bound may be called any more."""
+        for proposals in self._proposals.values():
+            proposals.close()
+        self._proposals.clear()
+        self._space = None
+
+    def _rank(self, blas: CublasLt, found: Sequence[ProductPlan]) -> tuple[int, str]:
+        """The rank that a plan of this library names, its proposals ready; else torch's and why."""
+        rank, why = choose_rank(found, f"cublasLt {blas.version}")
         if rank == TORCH:
-            self.reasons |= {why} - {""}
-            return by_torch
-        proposals = blas.proposals(product)
+            return TORCH, why
+        product = found[0].product
+        proposals = self._proposals.get(product)
+        if proposals is None:
+            proposals = self._proposals[product] = blas.proposals(product)
         if rank >= len(proposals):
-            self.reasons.add(f"cuBLASLt proposes {len(proposals)} launches of {product}, and none of rank {rank}")
-            return by_torch
-        return partial(proposals.launch, rank, x, weight, out, self._work())
+            return TORCH, f"cuBLASLt proposes {len(proposals)} launches of {product}, and none of rank {rank}"
+        return rank, ""
 
     def _work(self) -> torch.Tensor:
         if self._space is None:

@@ -41,14 +41,19 @@ class ProductPlan:
         return (self.product, self.device)
 
 
-def choose_plan(table: Sequence[ProductPlan], product: LargeProduct, device: str, toolchain: str) -> tuple[int, str]:
-    """The rank for ``product``, and why it is torch's: "" where a plan of ``table`` says it."""
+def plans_for(table: Sequence[ProductPlan], product: LargeProduct, device: str) -> tuple[list[ProductPlan], str]:
+    """The plans of ``table`` for ``product`` on ``device``, by whatever library, and why there is none ("")."""
     found = [plan for plan in table if plan.key == (product, device)]
+    return found, "" if found else f"{_named(product)} on {device} was not timed (cacheir tune)"
+
+
+def choose_rank(found: Sequence[ProductPlan], toolchain: str) -> tuple[int, str]:
+    """The rank that a plan by ``toolchain`` says, of ``found`` for one product on one device, else torch's and why."""
     for plan in found:
         if plan.toolchain == toolchain:
             return plan.rank, ""
-    why = f"was timed with another library than {toolchain}" if found else "was not timed"
-    return TORCH, f"{_named(product)} on {device} {why} (cacheir tune)"
+    where = f"{_named(found[0].product)} on {found[0].device}"
+    return TORCH, f"{where} was timed with another library than {toolchain} (cacheir tune)"
 
 
 def read_plans(path: Path) -> tuple[ProductPlan, ...]:
