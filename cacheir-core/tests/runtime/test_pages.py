@@ -230,3 +230,24 @@ def test_a_page_that_a_cache_alone_holds_is_idle() -> None:
     assert (pool.idle, pool.free) == (0, 2)
     with pytest.raises(AssertionError, match="kept twice"):
         pool.keep(second)
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 12), st.integers(-2, 41), st.integers(0, 7)), max_size=30))
+def test_pages_follow_the_one_before_and_are_else_the_lowest(size: int, moves: list[tuple[int, int, int]]) -> None:
+    pool, free, tables = PagePool(size), set(range(size)), list[tuple[int, ...]]()
+    for count, after, back in moves:
+        if count <= len(free):
+            taken, last = [], after
+            for _ in range(count):
+                last = last + 1 if last + 1 > 0 and last + 1 in free else min(free)
+                free.remove(last)
+                taken.append(last)
+            tables.append(pool.take(count, after))
+            assert tables[-1] == tuple(taken)
+        else:
+            with pytest.raises(OutOfPages):
+                pool.take(count, after)
+        if back < len(tables):
+            free.update(given := tables.pop(back))
+            pool.give_back(given)
+        assert pool.free == len(free)

@@ -7,7 +7,6 @@ scheduler can ask what a step would cost.
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
@@ -47,9 +46,8 @@ class PagePool:
     def __init__(self, pages: int) -> None:
         self._counts = [0] * pages
         self._free = pages
-        # The lowest free pages, and perhaps some that were taken by ``after`` meanwhile; each page at most once.
-        self._lowest = list(range(pages))
-        self._listed = [True] * pages
+        self._open = bytearray(b"\1") * pages  # 1 for each free page, which is searched much faster than counts
+        self._lowest = 0  # no page below it is free
         self._kept: set[int] = set()
         self._idle: OrderedDict[int, None] = OrderedDict()
 
@@ -97,13 +95,20 @@ class PagePool:
                 hint="close sessions that are done, or open the model with more kv_tokens",
             )
         taken: list[int] = []
-        for _ in range(count):
+        open_, size = self._open, self.size
+        while len(taken) < count:
             after += 1
-            if not (0 < after < self.size and self._counts[after] == 0):
-                after = self._pop_lowest()
-            self._counts[after] = 1
-            self._free -= 1
-            taken.append(after)
+            if not (0 < after < size and open_[after]):
+                after = self._lowest = open_.find(1, self._lowest)
+            # All that lie behind it and are free at once: a prompt takes dozens.
+            most = min(after + count - len(taken), size)
+            stop = open_.find(0, after, most)
+            stop = most if stop < 0 else stop
+            open_[after:stop] = bytes(stop - after)
+            self._counts[after:stop] = [1] * (stop - after)
+            taken += range(after, stop)
+            after = stop - 1
+        self._free -= count
         return tuple(taken)
 
     def share(self, pages: Iterable[int]) -> None:
@@ -130,24 +135,19 @@ class PagePool:
 
     def give_back(self, pages: Iterable[int]) -> None:
         """One holder less for each page; a page without holders is free again."""
+        counts = self._counts
         for page in pages:
-            if self._counts[page] == 0:
+            left = counts[page] - 1
+            if left < 0:
                 raise AssertionError(f"page {page} is given back twice")
-            self._counts[page] -= 1
-            if self._counts[page] == 1 and page in self._kept:
-                self._idle[page] = None
-            elif self._counts[page] == 0:
+            counts[page] = left
+            if left == 0:
                 self._free += 1
-                if not self._listed[page]:
-                    self._listed[page] = True
-                    heapq.heappush(self._lowest, page)
-
-    def _pop_lowest(self) -> int:
-        while True:
-            page = heapq.heappop(self._lowest)
-            self._listed[page] = False
-            if self._counts[page] == 0:
-                return page
+                self._open[page] = 1
+                if page < self._lowest:
+                    self._lowest = page
+            elif left == 1 and page in self._kept:
+                self._idle[page] = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def trim(pool: PagePool, table: PageTable, unseen: range) -> PageTable:
 
 def held(table: Sequence[int]) -> PageTable:
     """The pages of ``table`` that are not freed."""
-    return tuple(page for page in table if page != FREED)
+    return tuple(page for page in table if page != FREED) if FREED in table else tuple(table)
 
 
 def pages_for(tokens: int, page_tokens: int) -> int:
