@@ -334,6 +334,10 @@ def test_peers_of_core_say_how_they_are_started_or_why_not(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="has no setting 'eager'") as caught:
         peer_contestants(installation, ["vllm"], **given, settings={"vllm": "eager"})
     assert "own process, in process" in caught.value.hint
+    given = {**given, "pythons": {"openvino": "p"}}
+    with pytest.raises(UsageError, match="has no setting 'fast'") as caught:
+        peer_contestants(installation, ["openvino"], **given, settings={"openvino": "fast"})
+    assert "leave --peer-setting out" in caught.value.hint
     with pytest.raises(UsageError, match="no cell"):
         chosen_cells(["prefil"])
 

@@ -100,10 +100,14 @@ def peer_contestants(
 
 def _chosen(found: list[Contestant], name: str, setting: str | None) -> list[Contestant]:
     """Those in the setting that was asked for, all where none was."""
-    chosen = [one for one in found if setting in (None, one.setting)]
+    if setting is None:
+        return found
+    chosen = [one for one in found if one.setting == setting]
     if not chosen:
+        named = ", ".join(one.setting for one in found if one.setting)
         raise UsageError(
-            f"{name} has no setting {setting!r}", hint=f"it has {', '.join(one.setting or 'one' for one in found)}"
+            f"{name} has no setting {setting!r}",
+            hint=f"it has {named}" if named else "it runs in one way alone: leave --peer-setting out",
         )
     return chosen
 
