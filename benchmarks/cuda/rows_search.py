@@ -261,7 +261,7 @@ def main() -> None:
         def tell(row: dict[str, Any]) -> None:
             out.write(json.dumps({"at_s": round(time.perf_counter() - began, 1), **row}) + "\n")
             out.flush()
-            if row["stage"] in ("single", "base"):
+            if row["stage"] == "single":
                 print(json.dumps(row)[:300], flush=True)
 
         timer = GpuTimer(Bench(Path(sys.argv[1]), MODEL))
