@@ -245,6 +245,20 @@ def test_the_higher_priority_starts_first_and_waiting_raises_it(fake):
     assert engine.state.counters.aged_admissions == 1  # old went before one, whose priority is higher
 
 
+@pytest.mark.parametrize("at_once, rows", [(2, ["three", "old"]), (3, ["three", "old", "one"])])
+def test_those_who_are_admitted_together_are_counted_as_one_by_one(fake, at_once, rows):
+    now, model = [0.0], fake.open_fake()
+    limits = EngineLimits(max_batch=at_once, max_rows=at_once, max_tokens=8, chunk_tokens=8)
+    engine = Engine(model, limits, clock=lambda: now[0])
+    for name, priority in (("old", 0), ("one", 1), ("three", 3)):
+        engine.submit(job(model, name, [1 + priority], 2, job={"priority": priority}), lambda event: None)
+        now[0] = 25.0
+    engine.step()
+    assert list(engine.recorder.decisions[-1].admitted) == rows
+    assert engine.state.counters.aged_admissions == 1  # old before one, who waits or comes with it
+    assert [entry.job.id for entry in engine.state.running] == sorted(rows, key=["three", "one", "old"].index)
+
+
 def test_a_deadline_ends_those_who_wait_and_those_who_run(fake):
     now = [0.0]
     engine = Engine(

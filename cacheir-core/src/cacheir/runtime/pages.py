@@ -171,6 +171,8 @@ class Growth:
 def plan_growth(pool: PagePool, table: PageTable, start: int, stop: int, page_tokens: int) -> Growth:
     """What ``table`` needs so that the positions ``start`` to ``stop`` - 1 may be written; changes nothing."""
     first, end = start // page_tokens, pages_for(stop, page_tokens)
+    if first >= len(table):
+        return Growth((), (), max(0, end - len(table)))
     if FREED in table[first:end]:
         raise AssertionError(f"position {start} is to be written, and its page was freed")
     shared = tuple(index for index in range(first, min(end, len(table))) if pool.holders(table[index]) > 1)
@@ -192,6 +194,8 @@ def grow(
     if not growth.pages:
         return table, ()
     fresh = pool.take(growth.pages, after=table[-1] if table else -1)
+    if not growth.replaced:
+        return table + fresh, ()
     added, replacing = fresh[: growth.added], fresh[growth.added :]
     grown = list(table)
     for index, page in zip(growth.replaced, replacing, strict=True):

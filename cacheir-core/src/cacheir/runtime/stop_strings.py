@@ -14,8 +14,8 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
-        self._first = frozenset(stop[:1] for stop in stops)
-        self._longest = max((len(stop) for stop in stops), default=1) - 1  # characters that may have to wait
+        self._first = frozenset([stop[:1] for stop in stops])
+        self._longest = max(map(len, stops)) - 1 if stops else 0  # characters that may have to wait
         self._held = ""
         self._stopped = False
 

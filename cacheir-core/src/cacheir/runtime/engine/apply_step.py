@@ -78,12 +78,15 @@ def make_room(state: EngineState, plan: EnginePlan, now: float, then: int = 0) -
     for entry, tables in zip(admitted, restored):
         entry.sequence.tables = tables
         _admit(state, entry, now)
+    if admitted:
+        _rank(state, admitted)
+    size, groups = state.kv.page_tokens, len(state.kv.pools)
     for part in plan.parts:
-        entry, size = part.entry, state.kv.page_tokens
+        entry = part.entry
         assert isinstance(entry, Entry)
-        stop = entry.sequence.cached + part.fed + plan.ahead - 1 + then
-        if stop > entry.pages * size:
-            state.index.make_room([-(-stop // size) - entry.pages] * len(state.kv.pools))
+        stop, pages = entry.sequence.cached + part.fed + plan.ahead - 1 + then, entry.pages
+        if stop > pages * size:
+            state.index.make_room([-(-stop // size) - pages] * groups)
             entry.sequence.tables = state.kv.reserve(entry.sequence.tables, entry.sequence.cached, stop)
 
 
@@ -269,9 +272,7 @@ def _admit(state: EngineState, entry: Entry, now: float) -> None:
     state.changes += 1
     entry.sequence.cached = len(path) * state.kv.page_tokens
     state.waiting.remove(entry)
-    state.counters.aged_admissions += any(other.priority > entry.priority for other in state.waiting)
     state.running.append(entry)
-    state.running.sort(key=lambda one: (-one.priority, one.number))
     entry.running = True
     if again:
         state.counters.recomputed_tokens += max(0, entry.lost - entry.sequence.cached)
@@ -285,6 +286,15 @@ def _admit(state: EngineState, entry: Entry, now: float) -> None:
         state.index.count(job.ids, job.salt, found, entry.cached_tokens)
     else:
         state.index.counts.missed_tokens["not_asked"] += len(job.ids)
+
+
+def _rank(state: EngineState, admitted: Sequence[Entry]) -> None:
+    """Those who run stand in order of rank again; counts who of ``admitted`` went ahead of a higher priority."""
+    state.running.sort(key=lambda one: (-one.priority, one.number))
+    highest = max((entry.priority for entry in state.waiting), default=admitted[-1].priority)
+    for entry in reversed(admitted):  # behind each stand those who were admitted after it, and who still wait
+        state.counters.aged_admissions += highest > entry.priority
+        highest = max(highest, entry.priority)
 
 
 def _preempt(state: EngineState, entry: Entry) -> None:

@@ -95,6 +95,8 @@ class PrefixIndex:
         Gives tables over those of their pages that are still seen behind them, one more holder for each. What lies on
         the host is missing in them (``restore``).
         """
+        if not nodes:
+            return self._kv.empty()
         for node in nodes:
             self._use(node)
         tables = []
@@ -124,7 +126,7 @@ class PrefixIndex:
             self.make_room([sum(group in groups for groups in due.values()) for group in range(len(self._kv.pools))])
             for node, groups in due.items():
                 self._restore(node, [group for group in sorted(groups) if self._has(node, group)])
-        return [self._joined(nodes, tables) for nodes, tables in paths]
+        return [self._joined(nodes, tables) if due else tables for nodes, tables in paths]
 
     def release(self, nodes: Sequence[Node]) -> None:
         """One user less; the pages themselves are the caller's to give back."""
@@ -178,6 +180,8 @@ class PrefixIndex:
     def make_room(self, pages: Sequence[int]) -> None:
         """Frees pages that nobody needs until each group has as many free ones as ``pages`` says, as far as it can."""
         pools = self._kv.pools
+        if all(pool.free >= count for pool, count in zip(pools, pages)):
+            return
         plain = [pages[group] - pools[group].free for group in range(len(pools)) if group not in self._block_of]
         if max(plain, default=0) > 0:
             self.evict(max(plain))

@@ -16,6 +16,8 @@ from cacheir.runtime.kv_space import KVSpace
 if TYPE_CHECKING:
     import numpy as np
 
+NOTHING = Reuse()
+
 
 @dataclass(eq=False)
 class EngineState:
@@ -78,6 +80,8 @@ class EngineState:
     def reuse(self, entry: Entry) -> Reuse:
         """What ``plan_step`` needs to know of ``found``."""
         path = self.found(entry)
+        if not path and not self.kv.windowed:
+            return NOTHING
         resident = [node for node in path if node.spilled is None]
         idle = sum(node.users == 0 for node in resident)
         windows = tuple(self.index.seen_pages(resident, len(path), group) for group in self.kv.windowed)

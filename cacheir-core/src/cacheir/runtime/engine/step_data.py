@@ -29,9 +29,16 @@ def _row(slot: int, part: Part, state: EngineState) -> Row:
         want = "logits" if entry.on_host and entry.job.want == "token" else entry.job.want
         # A greedy row goes without a mask, so that it stays on the greedy head; see ``Entry.masked``.
         mask = state.mask if want == "token" and (entry.masked or not sampling.greedy) else None
+    tokens: tuple[int, ...]
+    if part.fed == 1:
+        tokens = (sequence.ids[start],)
+    elif part.tokens == len(sequence.ids) == len(entry.job.ids) and not part.draft:  # the whole prompt, as it came
+        tokens = entry.job.ids
+    else:
+        tokens = (*sequence.ids[start : start + part.tokens], *part.draft)
     return Row(
         slot=slot,
-        tokens=(*sequence.ids[start : start + part.tokens], *part.draft) if part.fed > 1 else (sequence.ids[start],),
+        tokens=tokens,
         position=start,
         pages=sequence.tables,
         want=want,
