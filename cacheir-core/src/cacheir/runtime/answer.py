@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cacheir.runtime.detokenize import Detokenizer
 from cacheir.runtime.sampling import SamplingParams
-from cacheir.runtime.stop_strings import StopStrings
+from cacheir.runtime.stop_strings import NO_STOPS, StopStrings
 from cacheir.runtime.tokenizer import Tokenizer
 
 
@@ -26,7 +26,7 @@ class Answer:
         self._sampling = sampling
         self._stop_ids = frozenset(sampling.stop_ids)
         self._detokenizer = Detokenizer(tokenizer, at_start=at_start)
-        self._stops = StopStrings(sampling.stop)
+        self._stops = StopStrings(sampling.stop) if sampling.stop else NO_STOPS
         self._untold: deque[int] = deque()
 
     @property

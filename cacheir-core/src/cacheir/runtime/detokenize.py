@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from cacheir.runtime.tokenizer import Tokenizer
 
+_DECODER = codecs.getincrementaldecoder("utf-8")
+
 
 class Detokenizer:
     """Turns ids into pieces of text; the pieces joined are the text of all ids.
@@ -18,7 +20,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, *, at_start: bool = False) -> None:
         self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _DECODER("replace")
         self._open = False  # whether the decoder may hold the beginning of a character
         self._strip = at_start and tokenizer.strips_leading_space
 

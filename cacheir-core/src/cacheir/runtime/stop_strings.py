@@ -60,6 +60,9 @@ class StopStrings:
         return 0
 
 
+NO_STOPS = StopStrings(())  # keeps nothing, so that all answers without stop strings share it
+
+
 def cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
     """``text`` before the stop string that is complete first, None where there is none."""
     found: tuple[int, int] | None = None

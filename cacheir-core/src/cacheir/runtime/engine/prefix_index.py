@@ -131,8 +131,8 @@ class PrefixIndex:
     def release(self, nodes: Sequence[Node]) -> None:
         """One user less; the pages themselves are the caller's to give back."""
         for node in nodes:
-            node.users -= 1
-            if node.users == 0:
+            left = node.users = node.users - 1
+            if left == 0:
                 self._in_use -= 1
         if nodes:
             self._list(nodes[-1])
