@@ -43,7 +43,7 @@ def stage(
     before = np.array([row.position - start for row, start in zip(rows, starts.tolist())], np.int32)
     positions = np.arange(total, dtype=np.int32) + before[owners]
     inputs: dict[str, I32] = {
-        "tokens": np.array([*chain.from_iterable(tokens)], np.int32),
+        "tokens": np.fromiter(chain.from_iterable(tokens), np.int32, total),
         "positions": positions,
         "row_starts": starts,
         "sequence_lengths": lengths.repeat(counts),
