@@ -40,6 +40,82 @@ def test_the_holder_sees_that_others_wait_until_the_last_has_it(others):
     assert sorted(order) == list(range(others)) and not lock.awaited
 
 
+def test_who_waits_has_it_before_those_who_come_later():
+    """The thread that gives it back too, which was always faster than one that has to wake first."""
+    lock, order = AwaitedLock(), []
+
+    def take(name: str) -> None:
+        with lock:
+            order.append(name)
+
+    threads = [threading.Thread(target=take, args=(name,)) for name in "abc"]
+    with lock:
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            until(lambda number=number: len(lock._waiting) == number)
+        with lock:
+            order.append("held again")
+    take("late")
+    for thread in threads:
+        thread.join()
+    assert order == ["held again", "a", "b", "c", "late"]
+
+
+def test_who_takes_it_again_and_again_takes_turns():
+    lock, order, ended = AwaitedLock(), [], threading.Event()
+
+    def greedy() -> None:
+        while not ended.is_set():
+            with lock:
+                order.append("greedy")
+                until(lambda: ended.is_set() or lock.awaited)
+
+    thread = threading.Thread(target=greedy)
+    thread.start()
+    until(lambda: order)
+    for _ in range(200):
+        with lock:
+            order.append("other")
+            until(lambda: lock.awaited)
+    ended.set()
+    thread.join()
+    others = [place for place, name in enumerate(order) if name == "other"]
+    assert len(others) == 200
+    assert all(later - place == 2 for place, later in zip(others, others[1:]))
+
+
+def test_who_is_interrupted_while_he_waits_lets_the_next_have_it(monkeypatch):
+    lock, order = AwaitedLock(), []
+
+    class Interrupting(threading.Event):
+        def wait(self, timeout=None):
+            if threading.current_thread().name == "interrupted":
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr("cacheir.runtime.awaited_lock.threading.Event", Interrupting)
+
+    def take() -> None:
+        name = threading.current_thread().name
+        try:
+            with lock:
+                order.append(name)
+        except KeyboardInterrupt:
+            order.append(f"not {name}")
+
+    first, interrupted, last = (threading.Thread(target=take, name=name) for name in ("first", "interrupted", "last"))
+    with lock:
+        first.start()
+        until(lambda: len(lock._waiting) == 1)
+        interrupted.start()
+        interrupted.join()
+        last.start()
+        until(lambda: len(lock._waiting) == 2)
+    first.join()
+    last.join()
+    assert order == ["not interrupted", "first", "last"] and not lock.awaited
+
+
 def test_an_error_gives_it_back():
     lock = AwaitedLock()
     with pytest.raises(ValueError, match="inside"), lock:

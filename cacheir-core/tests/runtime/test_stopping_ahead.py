@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cacheir.runtime.answer_clock import MAX_AHEAD, MAX_STOPPABLE
+from cacheir.runtime.awaited_lock import AwaitedLock
 from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.fake_jobs import ids_of
@@ -149,11 +150,10 @@ def test_a_session_gives_way_after_50_ms_where_somebody_waits(fake, monkeypatch,
     with fake.session(model, [1, 2, 3]) as session:
         for piece in session.generate(SamplingParams(max_tokens=200, ignore_eos=True)):
             if len(lengths) == 1 and awaited:
-                model.runner.lock._waiting.append(None)
+                monkeypatch.setattr(AwaitedLock, "awaited", True)
             lengths.append(len(piece.ids))
         expected = fake.expected(executor, [1, 2, 3], 200)
         assert list(session.ids[3:]) == expected
     most = 23 if not stops else 24 if awaited else 71
     assert max(lengths) == most
-    model.runner.lock._waiting.clear()
     fake.assert_nothing_leaks(model)

@@ -1,18 +1,26 @@
-"""A re-entrant lock whose holder can see that others wait for it, and let them have it soon."""
+"""A re-entrant lock, had in order of arrival, whose holder can see that others wait and let them have it soon."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
 
 
 class AwaitedLock:
-    """Use it in a ``with`` block; the thread that holds it may take it again."""
+    """Use it in a ``with`` block; the thread that holds it may take it again.
+
+    Who waits has it before those who come later, the thread that gave it back included: an engine and a session that
+    both take it again and again take turns.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._waiting: deque[None] = deque()  # one for each thread that waits: append and pop are atomic
+        self._held = threading.Condition(self._lock)
+        # Those who wait, first come first: the first waits for the lock, each other one to be the first. Append and
+        # remove are atomic.
+        self._waiting: deque[threading.Event] = deque()
 
     @property
     def awaited(self) -> bool:
@@ -20,15 +28,32 @@ class AwaitedLock:
         return bool(self._waiting)
 
     def __enter__(self) -> AwaitedLock:
-        if not self._lock.acquire(blocking=False):
-            self._waiting.append(None)
-            try:
-                self._lock.acquire()
-            finally:
-                self._waiting.pop()
+        if (self._waiting and not self._is_mine()) or not self._lock.acquire(blocking=False):
+            self._wait()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
+
+    def _is_mine(self) -> bool:
+        """Whether this thread holds the lock: who does not must not notify."""
+        try:
+            self._held.notify()
+        except RuntimeError:
+            return False
+        return True
+
+    def _wait(self) -> None:
+        """Take the lock when all who came before have had it."""
+        first = threading.Event()
+        self._waiting.append(first)
+        try:
+            if self._waiting[0] is not first:
+                first.wait()
+            self._lock.acquire()
+        finally:
+            self._waiting.remove(first)
+            with suppress(IndexError):  # nobody waits any more
+                self._waiting[0].set()
