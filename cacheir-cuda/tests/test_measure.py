@@ -22,7 +22,7 @@ from cacheir.errors import BackendError, BackendUnavailable, UsageError  # noqa:
 from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda import plugin  # noqa: E402
-from cacheir_cuda.measure import suite  # noqa: E402
+from cacheir_cuda.measure import search, suite  # noqa: E402
 from cacheir_cuda.measure.command import measure_on  # noqa: E402
 from cacheir_cuda.measure.command import tune as command  # noqa: E402
 from cacheir_cuda.measure.matrices import matrices_of  # noqa: E402
@@ -90,6 +90,23 @@ def test_no_product_is_begun_when_the_time_is_over() -> None:
     said: list[str] = []
     assert tune([Product(8, 8, 16)], by_size, seconds=-1.0, progress=said.append, **WHERE) == []
     assert said == ["Product(count=8, width=8, rows=16): not timed, the -1 seconds were over"]
+
+
+def test_no_candidate_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a second: the second product is left in the middle, and has no row."""
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def measure(product: Product, config: TileConfig) -> list[float]:
+        now[0] += 1
+        return [1.0]
+
+    wanted = [Product(96, 64, 64), Product(200, 64, 64), Product(8, 64, 64)]
+    first = len(list(candidates(wanted[0])))
+    rows = tune(wanted, measure, seconds=first + 2.5, progress=said.append, **WHERE)
+    assert [row.count for row in rows] == [96] and now[0] == first + 3
+    assert said[1].endswith(f"no row, the {first + 2.5:g} seconds were over after 3 candidates")
+    assert "not timed" in said[2]
 
 
 def test_a_tile_that_triton_cannot_make_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda import large_products as bound  # noqa: E402
 from cacheir_cuda.block_seat import BlockSeat  # noqa: E402
 from cacheir_cuda.cublas_lt import CublasLt, LargeProduct, cublas_lt  # noqa: E402
-from cacheir_cuda.measure.product_search import large_products, tune_products  # noqa: E402
+from cacheir_cuda.measure import product_search, product_times  # noqa: E402
+from cacheir_cuda.measure.product_search import Measured, large_products, tune_products  # noqa: E402
 from cacheir_cuda.options import read_options  # noqa: E402
 from cacheir_cuda.product_plans import TORCH, ProductPlan, choose_rank, plans_for, plans_section, read_plans  # noqa: E402
 from cacheir_cuda.tuned_tiles import read_table, write_table  # noqa: E402
@@ -291,15 +293,54 @@ def test_the_fastest_launch_is_planned_and_torch_s_where_none_is_faster() -> Non
         replace(PRODUCT, tokens=9): {TORCH: [3.0], 0: [2.99]},
     }
     said: list[str] = []
-    plans = tune_products(list(times), times.__getitem__, device="a GPU", toolchain="cublasLt 1", progress=said.append)
+
+    def measure(product: LargeProduct) -> Measured:
+        yield from times[product].items()
+
+    plans = tune_products(list(times), measure, device="a GPU", toolchain="cublasLt 1", progress=said.append)
     assert [(plan.rank, plan.samples_s, plan.torch_s) for plan in plans] == [
         (2, (2.0,), (3.0,)),
         (TORCH, (3.0,), (3.0,)),
     ]
     assert "proposal 2" in said[0] and "torch's launch" in said[1]
     assert choose_rank(plans_for(plans, PRODUCT, "a GPU")[0], "cublasLt 1") == (2, "")
-    late = tune_products(list(times), times.__getitem__, device="", toolchain="", seconds=-1, progress=said.append)
+    late = tune_products(list(times), measure, device="", toolchain="", seconds=-1, progress=said.append)
     assert not late and "were over" in said[-1]
+
+
+def test_no_launch_is_timed_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a second: of the second product one launch is, and what the library held for it is let go."""
+    now, said, ended = [0.0], list[str](), list[int]()
+    monkeypatch.setattr(product_search, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def measure(product: LargeProduct) -> Measured:
+        try:
+            for rank in (TORCH, 0, 1):
+                now[0] += 1
+                yield rank, [1.0]
+        finally:
+            ended.append(product.tokens)
+
+    wanted = [replace(PRODUCT, tokens=tokens) for tokens in (3, 9, 27)]
+    plans = tune_products(wanted, measure, device="", toolchain="", seconds=3.5, progress=said.append)
+    assert [plan.product for plan in plans] == wanted[:1] and ended == [3, 9] and now == [4.0]
+    assert "no plan, the 3.5 seconds were over after 1 launches" in said[1] and "not timed" in said[2]
+
+
+@pytest.mark.usefixtures("on_the_processor")
+def test_launches_are_timed_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is refused is passed over; torch's comes first, and the library keeps nothing."""
+    library = StandIn(proposals=3, refused=1)
+    monkeypatch.setattr(product_times, "WORKSPACE_BYTES", 8)
+    measure = product_times.measure_products_on(CublasLt(library, CPU))
+    assert [rank for rank, _ in measure(PRODUCT)] == [TORCH, 0, 2]
+    assert set(library.held.values()) == {"handle"}
+    library.launched.clear()
+    some = measure(PRODUCT)
+    assert next(some)[0] == TORCH and not library.launched
+    assert next(some)[0] == 0 and set(library.launched) == {0}
+    some.close()
+    assert set(library.held.values()) == {"handle"}
 
 
 def test_the_products_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

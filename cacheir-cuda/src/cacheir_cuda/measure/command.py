@@ -22,7 +22,7 @@ def tune(
     model: str = typer.Argument(help="A model folder or file, or a named model, for its shapes alone."),
     output: Path = OUTPUT,
     cuda_dtype: str = typer.Option("bfloat16", help="How matrices are held: bfloat16 or float16."),
-    seconds: float = typer.Option(math.inf, min=0, help="Begin no product later than this; those left have no row."),
+    seconds: float = typer.Option(math.inf, min=0, help="Time nothing later than this; products left have no row."),
 ) -> None:
     """Time a model's products on this GPU, and write the fastest to a table.
 
@@ -31,6 +31,7 @@ def tune(
     """
     from cacheir_cuda.probe import why_unavailable
 
+    began = time.monotonic()
     reason = why_unavailable()
     if reason is None:
         from cacheir_cuda.kernels.triton_refusals import why_not_here
@@ -61,7 +62,7 @@ def tune(
     device = torch.device(own.device)
     before, planned = (read_table(output), read_plans(output)) if output.exists() else ((), ())
     artifact = compile_model(model, "cuda")
-    name, began = torch.cuda.get_device_name(device), time.monotonic()
+    name = torch.cuda.get_device_name(device)
     blas = cublas_lt(device)
     tokens = [count for count in TOKENS if MOST_ROWS < count <= artifact.program.max_tokens]
     plans = tune_products(
@@ -69,7 +70,7 @@ def tune(
         measure_products_on(blas),
         device=name,
         toolchain=f"cublasLt {blas.version}",
-        seconds=seconds / 2,
+        seconds=(seconds - (time.monotonic() - began)) / 2,
         progress=lambda text: print(text, file=sys.stderr),
     )
     rows = search(

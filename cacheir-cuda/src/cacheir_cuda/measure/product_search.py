@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 
 from cacheir.schedule.program import Program
 from cacheir_cuda.cublas_lt import LargeProduct
 from cacheir_cuda.measure.matrices import roles_of
 from cacheir_cuda.product_plans import TORCH, ProductPlan
 
-# Samples in seconds of torch's launch (TORCH) and of the proposals, by rank; those that do not run are left out.
-Measured = dict[int, Sequence[float]]
+# Samples in seconds of torch's launch (TORCH), then of each proposal by its rank; those that do not run are left out.
+# Each is timed when it is asked for.
+Measured = Generator[tuple[int, Sequence[float]], None, None]
 # A launch that is faster by less than this is within what one launch timed twice differs by.
 _GAIN = 0.99
 
@@ -38,13 +40,26 @@ def tune_products(
     seconds: float = math.inf,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[ProductPlan]:
-    """A plan for each product. None is begun after ``seconds``: it has no plan, and torch chooses."""
+    """A plan for each product.
+
+    No launch is timed after ``seconds``: a product that was not through by then has no plan, and torch chooses.
+    """
     plans, began = [], time.monotonic()
     for product in wanted:
         if time.monotonic() - began > seconds:
             progress(f"{product}: not timed, the {seconds:g} seconds were over")
             continue
-        taken = measure(product)
+        taken: dict[int, Sequence[float]] = {}
+        cut = False
+        with closing(measure(product)) as launches:
+            for rank, samples in launches:
+                taken[rank] = samples
+                cut = time.monotonic() - began > seconds
+                if cut:
+                    break
+        if cut:
+            progress(f"{product}: no plan, the {seconds:g} seconds were over after {len(taken)} launches")
+            continue
         medians = {rank: statistics.median(samples) for rank, samples in taken.items()}
         rank = min(medians, key=lambda each: medians[each])
         if medians[rank] > _GAIN * medians[TORCH]:

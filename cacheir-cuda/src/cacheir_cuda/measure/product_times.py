@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ _ROTATED_BYTES = 160 << 20
 
 
 def measure_products_on(blas: CublasLt) -> Callable[[LargeProduct], Measured]:
-    """Samples of torch's launch and of all proposals that run on ``blas``'s device."""
+    """Samples of torch's launch, then of each proposal that runs on ``blas``'s device, as they are asked for."""
     device = blas.device
     space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
@@ -32,14 +33,14 @@ def measure_products_on(blas: CublasLt) -> Callable[[LargeProduct], Measured]:
         def timed(launches: Sequence[Callable[[], None]]) -> list[float]:
             return seconds_of(lambda number: launches[number % copies](), device)
 
-        taken: Measured = {TORCH: timed([torch_launch(x, weight, out, adds=product.adds) for weight in weights])}
-        proposals = blas.proposals(product)
-        for rank in range(len(proposals)):
-            try:
-                taken[rank] = timed([partial(proposals.launch, rank, x, weight, out, space) for weight in weights])
-            except BackendUnavailable:  # some that are proposed are not taken
-                continue
-        proposals.close()
-        return taken
+        yield TORCH, timed([torch_launch(x, weight, out, adds=product.adds) for weight in weights])
+        with closing(blas.proposals(product)) as proposals:
+            for rank in range(len(proposals)):
+                launches = [partial(proposals.launch, rank, x, weight, out, space) for weight in weights]
+                try:
+                    samples = timed(launches)
+                except BackendUnavailable:  # some that are proposed are not taken
+                    continue
+                yield rank, samples
 
     return measure

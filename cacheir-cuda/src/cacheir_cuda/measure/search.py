@@ -49,7 +49,7 @@ def tune(
 ) -> list[TunedRow]:
     """A row for each product. A candidate that does not run is passed over; BackendError where none runs.
 
-    No product is begun after ``seconds``: it has no row, and takes the default tile.
+    No candidate is begun after ``seconds``: a product of which some were not timed has no row.
     """
     rows, began = [], time.monotonic()
     for product in wanted:
@@ -58,13 +58,21 @@ def tune(
             continue
         timed: list[tuple[float, TileConfig, Sequence[float]]] = []
         faults: list[str] = []
+        cut = False
         for config in candidates(product):
+            cut = time.monotonic() - began > seconds
+            if cut:
+                break
             try:
                 samples = measure(product, config)
             except (BackendError, RuntimeError, ValueError) as error:  # too much shared memory, or no such instruction
                 faults.append(f"{config}: {error}")
                 continue
             timed.append((statistics.median(samples), config, samples))
+        if cut:
+            tried = len(timed) + len(faults)
+            progress(f"{product}: no row, the {seconds:g} seconds were over after {tried} candidates")
+            continue
         if not timed:
             raise BackendError(f"no tile ran for {product}: {faults[0] if faults else 'there is none'}")
         median, config, samples = min(timed)
