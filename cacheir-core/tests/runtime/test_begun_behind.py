@@ -95,6 +95,28 @@ def test_an_answer_that_is_given_up_keeps_no_page_for_steps_to_come(fake, beginn
     fake.assert_nothing_leaks(model)
 
 
+@pytest.mark.parametrize("length", [7, 8, 9])
+def test_a_first_token_that_ends_the_answer_leaves_nothing_of_what_was_begun(fake, beginning, length):
+    """Steps were begun behind it, on its page or a new one: the session goes on as if there had been none."""
+    executor, prompt = beginning(page_tokens=4), list(range(length))
+    model = fake.open_fake(executor)
+    model.runner.step_seconds = 1e-3
+    (first,) = fake.expected(executor, prompt, 1)
+    with fake.session(model, prompt) as session:
+        pieces = list(session.generate(SamplingParams(max_tokens=20, stop_ids=(first,), ignore_eos=True)))
+        assert thens(executor) == [19] and not executor.ahead_calls
+        assert [token for piece in pieces for token in piece.ids] == []
+        assert (pieces[-1].finish_reason, list(session.ids)) == ("stop", prompt)
+        tables = session._sequence.tables
+        assert [len(held(table)) for table in tables] == [-(-session.cached_tokens // 4)] * len(tables)
+        forked = session.fork()
+        session.append([5, 6])
+        assert fake.tokens(session, 9) == fake.expected(executor, [*prompt, 5, 6], 9)
+        assert fake.tokens(forked, 9) == fake.expected(executor, prompt, 9)
+        forked.close()
+    fake.assert_nothing_leaks(model)
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_what_is_begun_and_not_asked_for_is_read_by_nobody(fake, beginning, data):
@@ -159,6 +181,28 @@ def test_an_engine_says_what_its_next_call_will_be(fake, beginning, lengths, out
     assert thens(executor)[0] == then
     if then:
         assert executor.ahead_calls[0] == then
+    engine.close()
+    fake.assert_nothing_leaks(model)
+
+
+@pytest.mark.parametrize("enders", [[0], [0, 1], [1]])
+def test_first_tokens_that_end_answers_of_an_engine(fake, beginning, enders):
+    """Neighbours go on, and so does who asks for the same prompt afterwards, whose pages the prefix index has."""
+    executor = beginning(page_tokens=4)
+    model = fake.open_fake(executor)
+    model.runner.engine_step_seconds = 1e-3
+    engine, prompts = Engine(model, clock=ticking()), [list(range(9)), list(range(40, 52))]
+    firsts = [fake.expected(executor, prompt, 1)[0] for prompt in prompts]
+    for ends in (enders, []):
+        answers = engine.generate(
+            [
+                job(model, f"{number} {ends}", prompt, 20, stop_ids=(firsts[number],) if number in ends else ())
+                for number, prompt in enumerate(prompts)
+            ]
+        )
+        for number, (prompt, events) in enumerate(zip(prompts, answers)):
+            assert ids_of(events) == ([] if number in ends else fake.expected(executor, prompt, 20))
+        assert thens(executor)[-1] == 19
     engine.close()
     fake.assert_nothing_leaks(model)
 
