@@ -182,7 +182,11 @@ def test_a_line_through_points() -> None:
 
 def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEIR_CUDA_DEVICE", "cpu")
-    report = suite.run({"set": {"scale": "32"}})
+
+    def timed(options: dict[str, Any]) -> dict[str, Any]:
+        return suite.timed(options, torch.device("cpu"), "bfloat16")
+
+    report = timed({"set": {"scale": "32"}})
     json.dumps(report, allow_nan=False)
     kernels = {row["kernel"] for row in report["rows"]}
     assert {"cuda.torch.linear", "cuda.torch.rms_norm", "cuda.torch.paged_attention_prefill_sdpa"} <= kernels
@@ -192,17 +196,17 @@ def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pyt
     for row in report["rows"]:
         assert len(row["samples_s"]) == 7 and row["gb_per_s"] > 0 and row["tflop_per_s"] > 0
     assert set(report["fits"]["cuda.torch.linear"]) == {"t_fixed_us", "slope_gb_per_s"}
-    only = suite.run({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
+    only = timed({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
     assert {row["kernel"] for row in only["rows"]} == {"cuda.torch.rms_norm"}
     monkeypatch.setattr("cacheir_cuda.kernels.norm.rms_norm", None)
-    broken = suite.run({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
+    broken = timed({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
     assert not broken["rows"] and "not callable" in broken["failed"]["cuda.torch.rms_norm"]
     monkeypatch.setattr(suite, "time", SimpleNamespace(monotonic=iter(range(0, 9999, 10)).__next__))
-    late = suite.run({"set": {"scale": "32", "seconds": "1"}})
+    late = timed({"set": {"scale": "32", "seconds": "1"}})
     assert not late["rows"] and late["skipped"]["cuda.torch.rms_norm"] == "the suite's seconds were over"
     for setting in ({"size": "3"}, {"scale": "0"}, {"seconds": "now"}, {"kernel": "cuda.torch.silence"}):
         with pytest.raises(UsageError):
-            suite.run({"set": setting})
+            timed({"set": setting})
 
 
 def test_without_a_gpu_both_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -211,6 +215,8 @@ def test_without_a_gpu_both_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     reason = "the device is the processor" if find_spec("triton") else "Triton is not installed"
     with pytest.raises(BackendUnavailable, match=f"nothing can be tuned here: {reason}"):
         command("smollm2", tmp_path / "tiles.json", "bfloat16", 9.0)
+    with pytest.raises(BackendUnavailable, match=r"^the CUDA kernels cannot be timed: the device is the processor$"):
+        suite.run({})
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     monkeypatch.delenv("CACHEIR_CUDA_DEVICE")

@@ -57,18 +57,26 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
 
     ``--set seconds=N`` begins no kernel after N seconds: those left are skipped with that reason; adapters and
     torch's come last. A kernel that fails is named in ``failed`` with its error.
-    Raises BackendUnavailable, with the probe's reason, where the backend cannot run; UsageError for another setting.
+    Raises BackendUnavailable, with the reason, where there is no GPU to time; UsageError for another setting.
     """
-    reason = why_unavailable()
+    own = read_options({})
+    # What they take on the processor says nothing: neither a rate of a GPU nor the line through times of launches.
+    reason = why_unavailable() or ("the device is the processor" if own.device == "cpu" else None)
     if reason is not None:
-        raise BackendUnavailable(f"the CUDA kernels cannot be timed: {reason}")
+        raise BackendUnavailable(
+            f"the CUDA kernels cannot be timed: {reason}", hint="time them on the machine with the GPU"
+        )
+    return timed(options, torch.device(own.device), own.cuda_dtype)
+
+
+def timed(options: Mapping[str, Any], device: torch.device, dtype_name: str) -> dict[str, Any]:
+    """``run`` on ``device``, with matrices of ``dtype_name`` (``bfloat16``, ``float16``, ``float32``)."""
     given = dict(options.get("set") or {})
     unknown = sorted(set(given) - set(_SETTINGS))
     if unknown:
         raise UsageError(f"the suite cuda-kernels has no setting {unknown[0]!r}", hint=f"it has {', '.join(_SETTINGS)}")
     scale, seconds = _whole("scale", given.get("scale", "1"), 64), _whole("seconds", given.get("seconds", "3600"), 3600)
-    own = read_options({})
-    device, dtype = torch.device(own.device), getattr(torch, own.cuda_dtype)
+    dtype = getattr(torch, dtype_name)
     say = options.get("progress") or (lambda text: None)
     rows: list[dict[str, Any]] = []
     skipped: dict[str, str] = {}
@@ -97,7 +105,7 @@ def run(options: Mapping[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "suite": "cuda-kernels",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor",
-        "dtype": own.cuda_dtype,
+        "dtype": dtype_name,
         "torch": torch.__version__,
         "rows": rows,
         "fits": {name: fit for name in named if (fit := _fit([row for row in rows if row["kernel"] == name]))},
