@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,6 +84,45 @@ def scaffolded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
     sys.path[:] = before
     for name in [name for name in sys.modules if name.startswith("cacheir_kit_")]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def good_backend(scaffolded: Any) -> Any:
+    """The executor class of the backend that ``cacheir plugins new backend`` writes."""
+    return scaffolded("backend", "executor").Executor
+
+
+@pytest.fixture
+def check(good_backend: Any, complaints: Any) -> Callable[..., dict[str, str]]:
+    """``check(make)``: the complaints about ``make(good_backend)``, seen on one decoder with two KV groups."""
+
+    from cacheir.runtime.executor import ExecutorOptions
+    from cacheir.testing import BackendTests
+
+    def run(make: Callable[[Any], Any], only: str = "") -> dict[str, str]:
+        executor_class = make(good_backend)
+
+        class Checks(BackendTests):
+            plugin = "cacheir_kit_backend.plugin"
+            backend = "kit-backend"
+            traces = 1
+            shrinks = False
+
+            def pytest_generate_tests(self, metafunc: Any) -> None:
+                if "decoder" in metafunc.fixturenames:
+                    metafunc.parametrize("decoder", ["two-classes-window"])
+
+            def tiny(self, decoder: str = "two-classes-window", changed: Mapping[str, Any] | None = None) -> Any:
+                made = copy.copy(super().tiny(decoder, changed))
+                made.unloaded = lambda **options: executor_class(  # type: ignore[method-assign]
+                    ExecutorOptions(**{"threads": 1, **options})
+                )
+                return made
+
+        found: dict[str, str] = complaints(Checks(), only=only)
+        return found
+
+    return run
 
 
 @pytest.fixture

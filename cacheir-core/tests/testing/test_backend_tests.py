@@ -5,8 +5,7 @@ The good backend is the one that ``cacheir plugins new backend`` writes; a bad o
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,49 +13,9 @@ import numpy as np
 import pytest
 
 from cacheir.errors import RequestError
-from cacheir.runtime.executor import ExecutorOptions, StepOutput
+from cacheir.runtime.executor import StepOutput
 from cacheir.testing import BackendTests
-from cacheir.testing.tiny_programs import TinyProgram
-
-PLUGIN = "cacheir_kit_backend.plugin"
-
-
-@pytest.fixture(scope="module")
-def good(scaffolded: Any) -> Any:
-    """The template's executor class."""
-    return scaffolded("backend", "executor").Executor
-
-
-@pytest.fixture
-def check(good: Any, complaints: Any) -> Callable[..., dict[str, str]]:
-    """``check(make)``: the complaints about ``make(good executor class)``, seen on one decoder with two KV groups."""
-
-    def run(make: Callable[[Any], Any], only: str = "") -> dict[str, str]:
-        executor_class = make(good)
-
-        class Checks(BackendTests):
-            plugin = PLUGIN
-            backend = "kit-backend"
-            traces = 1
-            shrinks = False
-
-            def pytest_generate_tests(self, metafunc: Any) -> None:
-                if "decoder" in metafunc.fixturenames:
-                    metafunc.parametrize("decoder", ["two-classes-window"])
-
-            def tiny(
-                self, decoder: str = "two-classes-window", changed: Mapping[str, Any] | None = None
-            ) -> TinyProgram:
-                made = copy.copy(super().tiny(decoder, changed))
-                made.unloaded = lambda **options: executor_class(  # type: ignore[method-assign]
-                    ExecutorOptions(**{"threads": 1, **options})
-                )
-                return made
-
-        found: dict[str, str] = complaints(Checks(), only=only)
-        return found
-
-    return run
+from cacheir.testing.backend_ahead import BackendAhead
 
 
 def derived(base: Any, **methods: Any) -> Any:
@@ -225,31 +184,6 @@ def begins_at_zero(base: Any) -> Any:
     return derived(base, _tokens=lambda self, row: row.tokens or (self.last_tokens.get(row.slot, 0),))
 
 
-def runs_on_silently(base: Any) -> Any:
-    """Says that it does not run ahead, and takes the step all the same."""
-    return derived(base, run_ahead=lambda self, step, n, sink: 0)
-
-
-def repeats_itself(base: Any) -> Any:
-    """Runs ahead, and draws the same numbers in every step."""
-
-    class Executor(base):  # type: ignore[misc]
-        def capabilities(self) -> Any:
-            return replace(super().capabilities(), run_ahead=True)
-
-        def run_ahead(self, step: Any, n: int, sink: Any) -> int:
-            from cacheir.errors import UsageError
-
-            if any(row.want != "token" for row in step.rows):
-                raise UsageError("only tokens run ahead")
-            for number in range(n):
-                rows = tuple(replace(row, position=row.position + number) for row in step.rows)
-                sink(self.submit(replace(step, rows=rows)).rows)
-            return n
-
-    return Executor
-
-
 def reads_pages_in_order(base: Any) -> Any:
     return derived(base, read_pages=lambda self, group, pages: base.read_pages(self, group, sorted(pages)))
 
@@ -348,7 +282,6 @@ CULPRITS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "test_tokens_are_sampled_as_core_defines": (draws_by_slot,),
     "test_masks": (ignores_masks,),
     "test_a_slot_goes_on_from_its_last_token": (begins_at_zero,),
-    "test_running_ahead_is_stepping": (runs_on_silently, repeats_itself),
     "test_pages_are_read_as_written": (reads_pages_in_order,),
     "test_memory_is_accounted_for": (counts_no_pages,),
     "test_wrong_steps_are_refused_and_change_nothing": (takes_any_length,),
@@ -378,7 +311,9 @@ def test_no_other_check_complains(check: Any, failing: str, make: Callable[[Any]
 
 
 def test_every_check_has_a_culprit() -> None:
-    assert {name for name in dir(BackendTests) if name.startswith("test_")} == set(CULPRITS)
+    """Those of running ahead are in ``test_backend_ahead.py``."""
+    others = set(dir(BackendTests)) - {name for name in vars(BackendAhead) if name.startswith("test_")}
+    assert {name for name in others if name.startswith("test_")} == set(CULPRITS)
 
 
 def test_a_backend_that_cannot_work_here_is_skipped(plugin_of: Any) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cacheir.errors import UsageError
 from cacheir.reference.sampling import NO_TOKEN, allowed_tokens, sample_row
-from cacheir.runtime.executor import WANTS, Row, RowOutput, Step
+from cacheir.runtime.executor import WANTS, RowOutput
 from cacheir.runtime.sampling import SamplingParams
 from cacheir.testing.backend_bench import F32, BackendBench
 from cacheir.testing.opened_backend import OpenedBackend
@@ -178,36 +174,6 @@ class BackendNumbers(BackendBench):
             assert made.token == int(given.argmax()), "a row without ids must feed its slot's last token"
             self.refused(opened, "decode", [opened.row(3, [], 0)], "a slot without a last token")
 
-    def test_running_ahead_is_stepping(self) -> None:
-        """Several steps without Python give the tokens of single steps, or the executor refuses."""
-        samplings = (SamplingParams(), SamplingParams(temperature=0.9, seed=11))
-        with self.open() as opened, self.open() as other:
-            ready = [b.step("prefill", *self._prompts(b, samplings)) for b in (opened, other)]
-            rows = tuple(opened.row(slot, [], 5, pages=opened.pages_of(slot), draw=1) for slot in range(2))
-            rows = tuple(_with_pages(opened, row, 13) for row in rows)
-            ahead: list[list[int | None]] = [[], []]
-
-            def sink(outputs: Sequence[RowOutput]) -> None:
-                for output in outputs:
-                    ahead[output.slot].append(output.token)
-
-            if not opened.executor.capabilities().run_ahead:
-                refused = Step(mode="decode", rows=rows)
-                what = "run_ahead of a backend that states run_ahead=False"
-                self.must_raise(UsageError, what, lambda: opened.executor.run_ahead(refused, 4, sink))
-                return
-            assert opened.executor.run_ahead(Step(mode="decode", rows=rows), 8, sink) == 8
-            single: list[list[int | None]] = [[], []]
-            for number in range(8):
-                step = [other.row(slot, [], 5 + number, draw=1 + number) for slot in range(2)]
-                for output in other.step("decode", *step):
-                    single[output.slot].append(output.token)
-            assert [row.token for row in ready[0]] == [row.token for row in ready[1]]
-            assert ahead == single, f"running ahead gives {ahead}, single steps give {single}"
-            wanted = Step(mode="decode", rows=(opened.row(0, IDS[:1], 13, want="logits"),))
-            what = "run_ahead of a row that wants logits, which needs the host,"
-            self.must_raise(UsageError, what, lambda: opened.executor.run_ahead(wanted, 2, sink))
-
     def test_threads_change_nothing(self, decoder: str) -> None:
         """Two threads give what one gives."""
         with self.open(decoder, threads=1) as one, self.open(decoder, threads=2) as two:
@@ -217,9 +183,6 @@ class BackendNumbers(BackendBench):
         (made,) = opened.step("prefill", opened.row(0, IDS[:8], want=want))
         assert made.error is None, f"a row that wants {want} ends in an error: {made.error}"
         return made
-
-    def _prompts(self, opened: OpenedBackend, samplings: Sequence[SamplingParams]) -> list[Row]:
-        return [opened.row(slot, IDS[slot : slot + 5], sampling=params) for slot, params in enumerate(samplings)]
 
 
 def _sampled(
@@ -239,10 +202,3 @@ def _sampled(
     )
     assert token != NO_TOKEN
     return token
-
-
-def _with_pages(opened: OpenedBackend, row: Row, end: int) -> Row:
-    """The row with the pages of all positions before ``end``."""
-
-    table = opened.pages_of(row.slot)[: -(-end // opened.page_tokens)]
-    return replace(row, pages=(table,) * len(row.pages))

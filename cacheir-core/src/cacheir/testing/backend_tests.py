@@ -14,6 +14,7 @@ import numpy as np
 
 from cacheir.errors import BackendError, CacheIRError, UsageError
 from cacheir.runtime.executor import WANTS, Step
+from cacheir.testing.backend_ahead import BackendAhead
 from cacheir.testing.backend_numbers import IDS, BackendNumbers
 from cacheir.testing.backend_traces import BackendTraces
 from cacheir.testing.tiny_programs import TinyProgram
@@ -24,7 +25,7 @@ _COARSEST = 0.3  # a storage format that is not listed: 8 bits of floating point
 _DENSE = "interleaved-biased"  # its embedding is no head as well, and not quantised
 
 
-class BackendTests(BackendNumbers, BackendTraces):
+class BackendTests(BackendNumbers, BackendAhead, BackendTraces):
     """What holds for every backend.
 
     ``options`` are fields of ``CompileOptions`` and ``executor_options`` of ``ExecutorOptions``; ``page_tokens`` is a
