@@ -71,3 +71,20 @@ def test_what_is_built_here_can_be_sent(installed: Path, tmp_path: Path) -> None
     assert cubins.carried(installed) == {} and cubins.carried(tmp_path / "nowhere") == {}
     (installed / NAME).write_bytes(IMAGE)
     assert cubins.carried(installed) == {NAME: IMAGE}
+
+
+def test_the_doctor_says_whether_they_are_built(installed: Path, tmp_path: Path) -> None:
+    """Not built is no fault, and says how they are; a file that the manifest does not name is one."""
+    absent = cubins.check_cubins(tmp_path / "nothing")
+    assert absent.ok and absent.idle and "not built in this installation" in absent.detail
+    assert "cmake -S cacheir-cuda/cpp -B build/cuda && cmake --build build/cuda" in absent.hint
+    gone = cubins.check_cubins(installed)
+    assert not gone.ok and "cannot be read" in gone.detail and "cmake --build" in gone.hint
+    (installed / NAME).write_bytes(IMAGE)
+    there = cubins.check_cubins(installed)
+    assert there.ok and not there.idle and there.detail.endswith("decode_chain for 9.0")
+    (installed / NAME).write_bytes(b"another")
+    assert "is not the file that its manifest names" in cubins.check_cubins(installed).detail
+    (installed / cubins.MANIFEST).write_text("{}")
+    cubins.read_manifest.cache_clear()
+    assert not cubins.check_cubins(installed).ok

@@ -40,6 +40,21 @@ def test_the_driver_check_answers_here() -> None:
     assert result.detail
 
 
+def test_a_machine_without_a_driver_is_idle_and_a_broken_driver_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cacheir_cuda import driver
+
+    def answer(missing: bool) -> CheckResult:
+        problem = driver.DriverProblem("libcuda.so.1 does not answer", missing=missing)
+        monkeypatch.setattr(driver, "ask_driver", lambda: _raise(problem))
+        return driver.check_driver()
+
+    def _raise(problem: Exception) -> None:
+        raise problem
+
+    assert (answer(missing=True).ok, answer(missing=True).idle) == (True, True)
+    assert (answer(missing=False).ok, answer(missing=False).idle) == (False, False)
+
+
 @pytest.mark.gpu
 def test_probe_on_a_machine_with_a_gpu() -> None:
     driver = pytest.importorskip("cacheir_cuda.driver")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cacheir.bench.against import rounds
+from cacheir.bench.against import peers, rounds
 from cacheir.bench.against.cells import CELLS, Cell, chosen_cells
 from cacheir.bench.against.child import Child
 from cacheir.bench.against.compare import compare
@@ -358,3 +358,13 @@ def test_a_cell_of_the_other_kind_is_no_choice() -> None:
     assert len(chosen_cells((), answers=True)) == 15
     with pytest.raises(UsageError, match="no cell 'decode-128'"):
         chosen_cells(["decode-128"], answers=True)
+
+
+def test_the_doctor_s_line_of_peers_is_idle_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[str] = set()
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name if name in found else None)
+    none = peers.installed_peers()
+    assert none.ok and none.idle and "vllm: vllm is not installed" in none.detail
+    found.add("vllm")
+    one = peers.installed_peers()
+    assert one.ok and not one.idle and one.detail.endswith("vllm: installed")

@@ -184,6 +184,15 @@ def test_a_check_that_fails(body: str, text: str, hint: str, write_module: Write
     assert (fault.text, fault.hint) == (text, hint)
 
 
+def test_a_check_of_what_is_absent_and_need_not_be_there(write_module: Write, installed: Make) -> None:
+    body = "return CheckResult(ok=True, idle=True, detail='not installed', hint='install it')"
+    found = findings(installed(write_module("checked", CHECK.format(body=body))), "checked")
+    assert [(finding.status, finding.text, finding.hint) for finding in found if finding.status != "ok"] == [
+        ("idle", "driver: not installed", "install it")
+    ]
+    assert failures(examine(installed(write_module("checked", CHECK.format(body=body))), "checked")) == 0
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs SIGALRM to stop a check")
 def test_a_check_that_hangs(write_module: Write, installed: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cacheir.plugins.doctor.CHECK_SECONDS", 0.1)

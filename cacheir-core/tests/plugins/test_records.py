@@ -86,6 +86,7 @@ DONE = {
         (specs.RouteSpec, ROUTE, {"handler": print}, "package.module:attribute"),
         (specs.CommandSpec, {"name": "x", "help": "", "app": "a:b"}, {"app": print}, "package.module:attribute"),
         (specs.CheckResult, {"ok": True, "detail": "fine"}, {"ok": None}, "ok must be True or False"),
+        (specs.CheckResult, {"ok": True, "idle": True, "detail": "absent"}, {"ok": False}, "idle is for"),
         (specs.PassRecord, DONE, {"outcome": "broken"}, "outcome must be one of"),
         (specs.PassRecord, DONE, {"seconds": "1"}, "seconds must be a number"),
     ],

@@ -63,7 +63,7 @@ def check_driver() -> CheckResult:
         driver = ask_driver()
     except DriverProblem as problem:
         if problem.missing:
-            return CheckResult(ok=True, detail=f"no NVIDIA driver on this machine: {problem}")
+            return CheckResult(ok=True, idle=True, detail=f"no NVIDIA driver on this machine: {problem}")
         return CheckResult(
             ok=False, detail=str(problem), hint="nvidia-smi shows whether the kernel module and the library agree"
         )

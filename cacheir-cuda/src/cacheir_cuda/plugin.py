@@ -26,6 +26,7 @@ def cacheir_register_backends() -> Iterable[BackendSpec]:
             plan_steps=("cacheir_cuda.chain.plan_step:plan_decode_chain",),
             executor="cacheir_cuda.executor:CudaExecutor",
             probe="cacheir_cuda.probe:why_unavailable",
+            matrix_dtype="cacheir_cuda.options:matrix_dtype",
             memory="cacheir_cuda.forecast:forecast",
             rates="cacheir_cuda.transfer_rates:transfer_rates",
             options="cacheir_cuda.options:CudaOptions",
@@ -66,10 +67,11 @@ def cacheir_register_commands() -> Iterable[CommandSpec]:
 
 @hookimpl
 def cacheir_register_checks() -> Iterable[CheckSpec]:
-    """Return the checks of the NVIDIA driver and of each library with an adapter, for ``cacheir plugins doctor``."""
+    """Return the checks of driver, cubins and each library with an adapter, for ``cacheir plugins doctor``."""
     libraries = "cacheir_cuda.adapters.libraries"
     return (
         CheckSpec(name="cuda-driver", run="cacheir_cuda.driver:check_driver"),
+        CheckSpec(name="cuda-cubins", run="cacheir_cuda.chain.cubins:check_cubins"),
         CheckSpec(name="flash-attention", run=f"{libraries}:check_flash_attention"),
         CheckSpec(name="flash-attention-vllm", run=f"{libraries}:check_vllm_flash_attention"),
         CheckSpec(name="flashinfer", run=f"{libraries}:check_flashinfer"),

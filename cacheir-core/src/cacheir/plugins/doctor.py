@@ -222,7 +222,8 @@ def _check(spec: Any) -> Finding:
         )
     if not isinstance(result, CheckResult):
         return Finding("FAIL", f"check {spec.name} gave {type(result).__name__}, not a CheckResult")
-    return Finding("ok" if result.ok else "FAIL", f"{spec.name}: {result.detail}", "" if result.ok else result.hint)
+    status = "FAIL" if not result.ok else "idle" if result.idle else "ok"
+    return Finding(status, f"{spec.name}: {result.detail}", "" if status == "ok" else result.hint)
 
 
 def _environment(installation: Installation) -> Iterator[Finding]:

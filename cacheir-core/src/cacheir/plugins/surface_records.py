@@ -75,14 +75,20 @@ class CheckSpec:
 
 @record(level=STABLE)
 class CheckResult:
-    """What a check found. ``hint`` is what to do where it is not ``ok``."""
+    """What a check found. ``hint`` is what to do where it is not ``ok``.
+
+    ``idle`` is for what is not there and need not be: nothing is at fault, and the line does not begin with ``ok``.
+    """
 
     ok: bool
     detail: str
     hint: str = ""
+    idle: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.idle and not self.ok:
+            raise ValueError(f"CheckResult: idle is for what is not at fault, and ok is False: {self.detail!r}")
 
 
 @record(level=PROVISIONAL)

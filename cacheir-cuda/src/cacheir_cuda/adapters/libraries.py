@@ -48,12 +48,12 @@ class Library:
         return self.why_absent()
 
     def check(self) -> CheckResult:
-        """A line for ``cacheir plugins doctor``. None of the libraries is needed, so a missing one is in order."""
+        """A line for ``cacheir plugins doctor``. None of the libraries is needed, so a missing one is no fault."""
         reason = self.why_absent()
         found = f"{self.name} {self.version or 'of an unknown version'}"
         if reason is None:
             return CheckResult(ok=True, detail=found)
-        return CheckResult(ok=True, detail=f"{found}, but {reason}" if self.version else reason)
+        return CheckResult(ok=True, idle=True, detail=f"{found}, but {reason}" if self.version else reason)
 
 
 FLASH_ATTENTION = Library("FlashAttention", "flash_attn", ("flash-attn",), "pip install flash-attn")

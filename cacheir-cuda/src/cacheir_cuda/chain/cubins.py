@@ -17,14 +17,15 @@ from typing import Any
 
 from cacheir import settings
 from cacheir.errors import ArtifactError, BackendUnavailable
+from cacheir.plugins import CheckResult
 from cacheir.weights.atomic_file import write_file
 
 CHAIN = "decode_chain"  # the cubin of the decode chain for one row; each is named for the source that it is made of
 FOLDER = Path(__file__).resolve().parent.parent / "cubins"
 MANIFEST = "manifest.json"
 LARGEST = 64 << 20  # bytes
+BUILD = "cmake -S cacheir-cuda/cpp -B build/cuda && cmake --build build/cuda"
 HINT = "build them with CMake and nvcc 13 (cacheir-cuda/README.md), or run on the Triton and torch kernels as now"
-
 
 CACHE_VARIABLE = "CACHEIR_CUDA_CUBINS"
 
@@ -139,6 +140,25 @@ def load_cubin(
     if hashlib.sha256(image).hexdigest() != cubin.sha256:
         raise BackendUnavailable(f"{folder / cubin.name} is not the file that its manifest names", hint=HINT)
     return image
+
+
+def check_cubins(folder: Path = FOLDER) -> CheckResult:
+    """Report the cubins for ``cacheir plugins doctor``. None is needed; one that is not the manifest's is a fault."""
+    if not (folder / MANIFEST).is_file():
+        return CheckResult(
+            ok=True,
+            idle=True,
+            detail="the CUDA C++ kernels are not built in this installation, so Triton's and torch's run",
+            hint=f"{BUILD}  (CMake 3.22 and nvcc 13; cacheir-cuda/README.md)",
+        )
+    try:
+        cubins = read_manifest(folder)
+        for cubin in cubins:
+            load_cubin(cubin.capability, folder, other_folders(), cubin.source)
+    except BackendUnavailable as reason:
+        return CheckResult(ok=False, detail=str(reason), hint=f"build them again: {BUILD}")
+    made = (f"{cubin.source} for {cubin.capability[0]}.{cubin.capability[1]}" for cubin in cubins)
+    return CheckResult(ok=True, detail=f"CUDA C++ kernels by compute capability: {', '.join(made)}")
 
 
 def _read(path: Path) -> bytes | None:

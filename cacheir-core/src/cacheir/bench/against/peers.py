@@ -101,16 +101,14 @@ def vllm(options: Mapping[str, Any]) -> Settings:
 
 def installed_peers() -> CheckResult:
     """A line of ``cacheir plugins doctor``: which peers can be compared with here. None is needed."""
-    said = [
-        f"{name}: {reason or 'installed'}"
-        for name, reason in (
-            ("llama.cpp", why_no_llama_cpp()),
-            ("openvino", why_no_openvino()),
-            ("onnxruntime-genai", why_no_onnxruntime_genai()),
-            ("vllm", why_no_vllm()),
-        )
-    ]
-    return CheckResult(ok=True, detail="; ".join(said))
+    reasons = {
+        "llama.cpp": why_no_llama_cpp(),
+        "openvino": why_no_openvino(),
+        "onnxruntime-genai": why_no_onnxruntime_genai(),
+        "vllm": why_no_vllm(),
+    }
+    said = [f"{name}: {reason or 'installed'}" for name, reason in reasons.items()]
+    return CheckResult(ok=True, idle=all(reasons.values()), detail="; ".join(said))
 
 
 def _why_missing(module: str, distribution: str) -> str | None:
