@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from cacheir_importers.tiny import write_tiny
 PROMPTS = (16, 128, 512, 2048)
 BATCHES = (8, 32, 128)
 SAMPLES = 9
+PARITY_PROMPT = 1240
+PARITY_CUTS = (16, 17, 81, 721, 722, *range(1200, 1241))
 
 
 def ids(length: int, seed: int) -> list[int]:
@@ -53,7 +56,7 @@ def opened(folder: Path, **options: str) -> Runtime:
             del os.environ[name]
 
 
-def logits_after(runtime: Runtime, prompt: list[int], cuts: list[int]) -> np.ndarray:
+def logits_after(runtime: Runtime, prompt: list[int], cuts: Sequence[int]) -> np.ndarray:
     """Logits after each chunk that ends at one of ``cuts``."""
     made, start = [], 0
     with runtime.session() as session:
@@ -64,14 +67,14 @@ def logits_after(runtime: Runtime, prompt: list[int], cuts: list[int]) -> np.nda
     return np.array(made)
 
 
-def logits_parity(folder: Path, **options: str) -> dict[str, Any]:
+def logits_parity(folder: Path, eager: np.ndarray | None = None, **options: str) -> dict[str, Any]:
     """Chunks and single tokens beside matrices and pages in float32 on the same GPU, launch by launch.
 
     Errors and margins are parts of the largest logit of their position; one is left out where its margin is within four
-    times the largest error of any.
+    times the largest error of any. ``eager`` float32 logits [cuts, vocabulary] of the same, if given, are what the
+    logits are held to; what the launches in float32 are off is told besides.
     """
-    prompt = ids(1240, 5)
-    cuts = [16, 17, 81, 721, 722, *range(1200, 1241)]
+    prompt, cuts = ids(PARITY_PROMPT, 5), PARITY_CUTS
     exact = {"dtype": "float32", "kv_dtype": "f32", "blocks": "0", "chain": "0"}
     with opened(folder, **options | exact) as runtime:
         expected = logits_after(runtime, prompt, cuts)
@@ -79,12 +82,15 @@ def logits_parity(folder: Path, **options: str) -> dict[str, Any]:
         found = logits_after(runtime, prompt, cuts)
         again = logits_after(runtime, prompt, cuts)
         counters = dict(runtime.counters())
+    launches, expected = expected, expected if eager is None else eager
     largest = np.abs(expected).max(axis=1)
     error = np.abs(found - expected).max(axis=1) / largest
     top = np.sort(expected, axis=1)
     clear = (top[:, -1] - top[:, -2]) / largest > 4 * error.max()
     return {
         "relative_error": [float(e) for e in error],
+        "launches_in_float32": float((np.abs(launches - expected).max(axis=1) / largest).max()),
+        "distinct_tokens": len(set(expected.argmax(1).tolist())),
         "wrong_clear": int((found.argmax(1) != expected.argmax(1))[clear].sum()),
         "share_left_out": float(1 - clear.mean()),
         "bit_equal_again": bool(np.array_equal(found, again)),

@@ -41,15 +41,25 @@ def write_model(
     Each row of the head is scaled by exp(``spread`` * N(0, 1)): the logits of random weights lie so close together that
     rounding decides many tokens; those of rows that differ in length do not. Returns the tensors, on ``device``.
     """
-    generator = torch.Generator(device).manual_seed(seed)
-    tensors = {key: _draw(size, mean, generator, device) for key, size, mean in parameters(name)}
+    tensors = drawn_model(name, device, seed)
     if spread:
         head = tensors["model.embed_tokens.weight" if SHAPES[name][1].tied else "lm_head.weight"]
         drawn = torch.randn((len(head), 1), generator=torch.Generator().manual_seed(3))
         head.copy_((head.float() * torch.exp(spread * drawn).to(device)).to(torch.bfloat16))
+    write_tensors(folder, name, tensors)
+    return tensors
+
+
+def drawn_model(name: str, device: str, seed: int = 7) -> dict[str, torch.Tensor]:
+    """The tensors of ``write_model`` without a spread, on ``device``."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return {key: _draw(size, mean, generator, device) for key, size, mean in parameters(name)}
+
+
+def write_tensors(folder: Path, name: str, tensors: dict[str, torch.Tensor]) -> None:
+    """A checkpoint of the model ``name`` with these tensors."""
     _write_config(folder, name)
     save_file({key: value.cpu() for key, value in tensors.items()}, folder / "model.safetensors")
-    return tensors
 
 
 def write_rolled(folder: Path, name: str, device: str = "cuda", seed: int = 7) -> None:

@@ -3,7 +3,7 @@
 ``repeats``: 50 times the same batches of 8 and 32 answers, and one prompt of 16 tokens; each must have the tokens of
 the first. ``sampled``: a batch of 8 sampled answers must be the same in each of ten repeats; told besides is the share
 of tokens that are the same in the company of 24 others. ``logits``: ``batch_run.logits_parity`` of a model of that name
-whose head has rows of many lengths, so that few positions are too close to call.
+whose tokens are clear (``clear_models``), beside eager float32, and what eager bfloat16 is off.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batch_run import ids, logits_parity, opened
-from random_models import write_model
+from batch_run import PARITY_CUTS, PARITY_PROMPT, ids, logits_parity, opened
+from clear_models import EPS, clear_model, compared
+from eager_prompt import EagerPrompt
+from random_models import SHAPES, write_tensors
 from report_rows import ReportRows
 
 from cacheir import Runtime
@@ -23,6 +25,7 @@ from cacheir.runtime.engine.engine import Engine
 from cacheir.runtime.engine.job import Job
 from cacheir.runtime.sampling import SamplingParams
 
+DEVICE = "cuda"
 REPEATS, OUTPUT = 50, 32
 GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 0.8, "top_k": 50, "top_p": 0.95}
@@ -70,12 +73,18 @@ def sampled(runtime: Runtime) -> dict[str, Any]:
 
 
 def logits(name: str) -> dict[str, Any]:
-    """Chunks and single tokens of the named model beside float32."""
+    """Chunks and single tokens of the named model beside eager float32."""
+    prompt, positions = ids(PARITY_PROMPT, 5), [cut - 1 for cut in PARITY_CUTS]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         folder = Path(place) / name
-        write_model(folder, name, spread=2.0)
+        tensors = clear_model(name, DEVICE, prompt, positions)
+        write_tensors(folder, name, tensors)
+        shape = SHAPES[name][1]
+        exact = EagerPrompt(tensors, shape, EPS).logits(prompt, positions)
+        half = compared(EagerPrompt(tensors, shape, EPS, torch.bfloat16).logits(prompt, positions), exact)
+        del tensors
         torch.cuda.empty_cache()
-        return logits_parity(folder, kv_tokens="8192")
+        return logits_parity(folder, exact.cpu().numpy(), kv_tokens="8192") | {"eager_bfloat16": half}
 
 
 def main() -> None:

@@ -1,64 +1,63 @@
-"""How far rounding alone takes models of random weights: python rounding_run.py OUT.json MODEL... (no GPU)
+"""How far rounding alone takes the models of parity: python rounding_run.py OUT.json MODEL... (no GPU)
 
-Logits of 81 random tokens by transformers: in float32, in float32 with what goes into each matrix rounded to bfloat16,
-and in bfloat16 throughout. Errors and margins are parts of the largest logit of their position, as in
-``batch_run.logits_parity``. A model takes some 70 s and 12 GB.
+Of ``clear_models``, in eager torch: float32 beside what goes into each matrix rounded to bfloat16, bfloat16 throughout,
+and, to show what the tokens depend on, attention or a layer left out. Errors are parts of the largest logit of their
+position, and positions are left out, as in ``batch_run.logits_parity``. A model takes minutes and up to 8 GB.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from random_models import write_model
-from transformers import AutoModelForCausalLM
+from batch_run import ids
+from clear_models import CALM, EPS, SHARE, clear_model, compared
+from eager_prompt import EagerPrompt, rounded
+from random_models import SHAPES
+from torch import Tensor
 
-TOKENS, SPREAD = 81, 2.0
+TOKENS = 400
+POSITIONS = (15, 16, 80, 200, 300, *range(TOKENS - 41, TOKENS))
 
 
-def rounded_inputs(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """A hook before a matrix: its input as bfloat16 would have it, in float32."""
-    return (arguments[0].to(torch.bfloat16).float(),)
+def without(tensors: dict[str, Tensor], ends: tuple[str, ...]) -> dict[str, Tensor]:
+    """The model in which matrices whose names end so add nothing."""
+    return {key: torch.zeros_like(value) if key.endswith(ends) else value for key, value in tensors.items()}
 
 
 def errors(name: str) -> dict[str, Any]:
-    """Medians and largest errors of the model ``name``, and quantiles of its margins."""
-    ids = torch.tensor(np.random.default_rng(5).integers(0, 150000, TOKENS))[None]
-    with tempfile.TemporaryDirectory() as place:
-        write_model(Path(place) / name, name, device="cpu", spread=SPREAD)
-        model = AutoModelForCausalLM.from_pretrained(
-            Path(place) / name, dtype=torch.float32, attn_implementation="eager"
-        )
-    exact = model(ids).logits[0].numpy()
-    matrices = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    hooks = [module.register_forward_pre_hook(rounded_inputs) for module in matrices]
-    found = {"inputs rounded": model(ids).logits[0].numpy()}
-    for hook in hooks:
-        hook.remove()
-    found["bfloat16"] = model.to(torch.bfloat16)(ids).logits[0].float().numpy()
-    largest = np.abs(exact).max(axis=1)
-    top = np.sort(exact, axis=1)
+    """Each way's errors and tokens beside float32, quantiles of the margins, and how alike state and embedding are."""
+    prompt, shape = ids(TOKENS, 5), SHAPES[name][1]
+    tensors = clear_model(name, "cpu", prompt, POSITIONS)
+    exact = EagerPrompt(tensors, shape, EPS).logits(prompt, POSITIONS)
+    ways = {
+        "inputs rounded": EagerPrompt(tensors, shape, EPS, enter=rounded),
+        "bfloat16": EagerPrompt(tensors, shape, EPS, torch.bfloat16),
+        "without attention": EagerPrompt(without(tensors, ("o_proj.weight",)), shape, EPS),
+    }
+    for layer in (0, shape.layers // 2, shape.layers - 1):
+        ends = tuple(f".{layer}.{part}.weight" for part in ("self_attn.o_proj", "mlp.down_proj"))
+        ways[f"without layer {layer}"] = EagerPrompt(without(tensors, ends), shape, EPS)
     made: dict[str, Any] = {}
-    for kind, logits in found.items():
-        error = np.abs(logits - exact).max(axis=1) / largest
-        made[kind] = {"median": float(np.median(error)), "largest": float(error.max())}
-    quantiles = np.quantile((top[:, -1] - top[:, -2]) / largest, [0.05, 0.25, 0.5])
-    made["margins, quantiles 0.05, 0.25, 0.5"] = [float(one) for one in quantiles]
+    for way, eager in ways.items():
+        made[way] = compared(eager.logits(prompt, POSITIONS), exact)
+        print(name, way, made[way], flush=True)
+    top = exact.topk(2, 1)
+    margins = (top.values[:, 0] - top.values[:, 1]) / exact.abs().amax(1)
+    made["margins, quantiles 0.05, 0.25, 0.5"] = margins.quantile(torch.tensor([0.05, 0.25, 0.5])).tolist()
+    made["distinct tokens"] = len(set(top.indices[:, 0].tolist()))
     return made
 
 
 def main() -> None:
     """Write each model's row as soon as it is there."""
-    made: dict[str, Any] = {"torch": torch.__version__, "tokens": TOKENS, "spread": SPREAD}
+    made: dict[str, Any] = {"torch": torch.__version__, "tokens": TOKENS, "positions": len(POSITIONS), "share": SHARE}
     for name in sys.argv[2:]:
-        made[name] = errors(name)
+        made[name] = {"scales": vars(CALM[name]), **errors(name)}
         Path(sys.argv[1]).write_text(json.dumps(made, indent=1) + "\n")
-        print(name, made[name], flush=True)
 
 
 if __name__ == "__main__":
