@@ -66,6 +66,24 @@ def test_probe_on_a_machine_with_a_gpu() -> None:
     assert found.version >= (11, 0)
 
 
+@pytest.mark.parametrize(
+    ("variable", "extra", "held"),
+    [
+        ("", {}, "bf16"),
+        ("float16", {}, "f16"),
+        ("float16", {"cuda_dtype": "float32"}, "f32"),
+        ("", {"cuda_dtype": "bfloat16"}, "bf16"),
+    ],
+)
+def test_the_backend_says_how_matrices_are_held(
+    variable: str, extra: dict[str, str], held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHEIR_CUDA_DTYPE", variable)
+    (backend,) = plugin.cacheir_register_backends()
+    assert backend.matrix_dtype is not None
+    assert resolve(backend.matrix_dtype)(extra) == held
+
+
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
     code = "import sys, cacheir_cuda.plugin; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()

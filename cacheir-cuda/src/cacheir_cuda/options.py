@@ -10,7 +10,8 @@ from typing import Any
 from cacheir.errors import UsageError
 
 JIT_MODES = ("allow", "error")
-DTYPES = ("bfloat16", "float16", "float32")
+_TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+DTYPES = tuple(_TYPES)
 DEVICE_VARIABLE = "CACHEIR_CUDA_DEVICE"
 DTYPE_VARIABLE = "CACHEIR_CUDA_DTYPE"
 JIT_VARIABLE = "CACHEIR_CUDA_JIT_AFTER_WARMUP"
@@ -73,6 +74,11 @@ def read_options(extra: Mapping[str, Any], environment: Mapping[str, str] = os.e
         name: bool(extra.get(name, environment.get(variable, "1") != "0")) for name, variable in _SWITCHES.items()
     }
     return CudaOptions(**given)
+
+
+def matrix_dtype(extra: Mapping[str, Any]) -> str:
+    """How matrices are held under ``ExecutorOptions.extra`` and the environment, as CacheIR names types: ``bf16``."""
+    return _TYPES[read_options(extra).cuda_dtype]
 
 
 def choices_text() -> str:

@@ -23,6 +23,7 @@ from cacheir.bisection.probe import Evidence, Probe, make_probe
 from cacheir.bisection.result import Bisection, Finding, Trial
 from cacheir.bisection.search_kernels import KernelSearch
 from cacheir.bisection.search_passes import PassSearch
+from cacheir.bisection.tolerance import EXACT
 from cacheir.compile_work import CompileWork
 from cacheir.errors import PassError, UsageError
 from cacheir.models.find_model import find_path
@@ -35,11 +36,6 @@ from cacheir.runtime.opening import open_tokenizer
 
 if TYPE_CHECKING:
     from cacheir.compile_work import Compiled
-
-# Over the standard deviation of the logits. Kernels and meanings that compute in f32 differ by 1e-7 to 1e-5.
-TOLERANCE = 1e-4
-# A kernel that rounds its activations to 8 bits is not wrong: SmolLM2's logits move by 0.2.
-ROUNDED_TOLERANCE = 0.5
 
 
 def bisect_model(
@@ -56,8 +52,9 @@ def bisect_model(
     """Find what makes a model's logits leave the reference by more than ``tolerance``, or that nothing does.
 
     ``prompt`` or ``tokens`` are what is fed, ids of bisect's own without either; all positions' logits and the greedy
-    and sampled tokens count. ``tolerance`` is in standard deviations of the reference's logits, 0 for 1e-4, or 0.5
-    where a chosen kernel does not compute in f32. ``options`` are as for ``compile_model``.
+    and sampled tokens count. ``tolerance`` is in standard deviations of the reference's logits, 0 for one that follows
+    what the backend and the chosen kernels round (``bisection/tolerance.py``). ``options`` are as for
+    ``compile_model``.
 
     Raises UsageError for an artifact or a plain graph, BackendError where the reference itself is not finite, and what
     compiling raises but for a pass's errors: a pass that fails is the finding.
@@ -120,8 +117,8 @@ class _Bisecting:
                 compiled.result if compiled else None,
             )
             kernels = KernelSearch(compiled, self.work, self.probe, self.tried) if compiled else None
-            rounds = kernels is not None and not kernels.computes_in_f32
-            self.tolerance = self.tolerance or (ROUNDED_TOLERANCE if rounds else TOLERANCE)
+            extra = self.work.options.backend_options
+            self.tolerance = self.tolerance or (kernels.tolerance(extra) if kernels else EXACT)
             finding = self._find(passes, kernels)
         finally:
             meaning.close()

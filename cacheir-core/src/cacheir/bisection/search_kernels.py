@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from cacheir.bisection.halving import first_wrong
 from cacheir.bisection.on_backend import BackendRunner, LaunchName, launches_by_kernel
 from cacheir.bisection.probe import Evidence, Probe
 from cacheir.bisection.result import Finding, Trial
+from cacheir.bisection.tolerance import default_tolerance
 from cacheir.compile_work import Compiled, CompileWork
+from cacheir.plugins.ref import resolve
 
 Tried = Callable[[str, Callable[[], Evidence]], "tuple[bool, Trial, Evidence]"]
 
@@ -28,10 +31,19 @@ class KernelSearch:
         self._trials: dict[int, Trial] = {}
         self.count = len(self._kernels)
 
-    @property
-    def computes_in_f32(self) -> bool:
-        """Whether every chosen kernel does."""
-        return all(self._installation.kernels[name].numerics == "f32" for names in self._kernels for name in names)
+    def tolerance(self, extra: Mapping[str, Any]) -> float:
+        """How far the program's logits may be from the reference's by what its kernels and its backend round.
+
+        ``extra`` are the backend's own options.
+        """
+        chosen = [self._installation.kernels[name] for names in self._kernels for name in names]
+        held = self._installation.backends[self._compiled.program.backend].matrix_dtype
+        # Only kernels that say how many bytes they read of a weight take matrices as the backend holds them.
+        reads = any(kernel.weight_bytes for kernel in chosen)
+        return default_tolerance(
+            numerics=[kernel.numerics for kernel in chosen],
+            matrix_dtype=resolve(held)(extra) if held is not None and reads else "f32",
+        )
 
     def is_wrong(self, number: int) -> bool:
         """Whether the program is wrong with its first ``number`` kernels, in the order in which they first run."""

@@ -29,7 +29,9 @@ def bisect(
     prompt: str = typer.Option("", help="The text to feed; without it and --tokens, ids of bisect's own are fed."),
     tokens: str = typer.Option("", help="The ids to feed, joined by commas."),
     tolerance: float = typer.Option(
-        0.0, min=0.0, help="In standard deviations of the logits; 0: 1e-4, or 0.5 where a kernel rounds activations."
+        0.0,
+        min=0.0,
+        help="In standard deviations of the logits; 0: 1e-4, or what backend and kernels round (docs/bisect.md).",
     ),
     backend: str = typer.Option("auto", help="The backend whose program is searched; auto takes the first that can."),
     passes: list[str] = _PASS,

@@ -44,6 +44,9 @@ class BackendSpec:
     # How programs that may round keep keys and values where nobody says; None for f32, which --precise and models whose
     # weights are all f32 always have.
     kv_dtype: Lazy[Callable[[], str]] | None = None
+    # How kernels that have ``weight_bytes`` are given their matrices under ``ExecutorOptions.extra``: "bf16", "f16" or
+    # "f32"; None for as the model stores them. ``cacheir bisect`` allows logits to be apart by what that rounds.
+    matrix_dtype: Lazy[Callable[[Mapping[str, Any]], str]] | None = None
     memory: Lazy[Callable[[Program, ExecutorOptions, Sequence[int]], MemoryForecast]] | None = None
     rates: Lazy[Callable[[], Mapping[str, float]]] | None = None
     # A frozen dataclass of what ExecutorOptions.extra may hold, whose ``__post_init__`` refuses values by UsageError.
