@@ -78,6 +78,26 @@ def test_an_unknown_key_falls_back_with_a_reason() -> None:
         assert found == default_config(16) and "another Triton or source" in reason
 
 
+def test_a_run_says_which_products_have_no_tile_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed, whose kernels read the table")
+    from cacheir_cuda.kernels import triton_tiles
+
+    (row,) = tune([Product(96, 64, 16)], by_size, **WHERE)
+    monkeypatch.setattr(triton_tiles, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(triton_tiles, "UNTUNED", set())
+
+    def tile(count: int) -> TileConfig:
+        found: TileConfig = triton_tiles.tile_of.__wrapped__(count, 64, 16, torch.bfloat16, torch.device("cuda"))
+        return found
+
+    monkeypatch.setattr(triton_tiles, "installed_table", lambda: ())
+    assert tile(96) == default_config(16) and not triton_tiles.UNTUNED, "no table is no reason"
+    monkeypatch.setattr(triton_tiles, "installed_table", lambda: (row,))
+    assert tile(96) == row.config and not triton_tiles.UNTUNED
+    assert tile(97) == default_config(16)
+    assert {"97 x 64, up to 16 rows of bfloat16 on a GPU was not timed (cacheir tune)"} == triton_tiles.UNTUNED
+
+
 def test_where_no_tile_runs() -> None:
     def never(product: Product, config: TileConfig) -> list[float]:
         raise RuntimeError("no such instruction")

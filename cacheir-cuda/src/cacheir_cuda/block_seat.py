@@ -101,8 +101,13 @@ class BlockSeat:
                 yield from block_weights(plan)
 
     def counters(self) -> dict[str, int]:
-        """Why products of many rows ran as torch launches them, where plans are installed."""
-        return {f"product_unplanned: {reason}": 1 for reason in sorted(self._products.reasons)}
+        """Why products ran as torch launches them or by a default tile, where plans and tiles are installed."""
+        made = {f"product_unplanned: {reason}": 1 for reason in sorted(self._products.reasons)}
+        if self._plans:
+            from cacheir_cuda.kernels.triton_tiles import UNTUNED
+
+            made |= {f"tile_untuned: {reason}": 1 for reason in sorted(UNTUNED)}
+        return made
 
     def close(self) -> None:
         """Let go of the buffers, and of what cuBLASLt holds: what was bound may not be called any more."""

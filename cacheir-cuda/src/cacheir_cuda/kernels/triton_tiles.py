@@ -31,6 +31,7 @@ _PROGRAMS = 264
 _LEAST_SHARE = 256
 # A head's matrix is long: for 17 to 32 rows a third faster than the default tile (H200).
 _HEAD_TILES = {32: TileConfig(rows_of_matrix=128, columns=64, stages=4)}
+UNTUNED: set[str] = set()  # why products of this process took a default tile beside a table
 
 
 @triton.jit
@@ -204,14 +205,17 @@ def _whole(width: int) -> int:
 def tile_of(
     count: int, width: int, block: int, dtype: Any, device: Any, default: TileConfig | None = None
 ) -> TileConfig:
-    """The tuned tile of a product of ``block`` rows, ``default`` or that of all where none was timed here."""
-    default = default or default_config(block)
-    if device.type != "cuda":
+    """The tuned tile of a product of ``block`` rows, ``default`` or that of all where none was timed here.
+
+    Where a table is installed, the reason why it has none is among ``UNTUNED``.
+    """
+    default, table = default or default_config(block), installed_table()
+    if device.type != "cuda" or not table:
         return default
     name = get_device_name(device)
-    tile, why = choose(
-        installed_table(), count=count, width=width, rows=block, dtype=str(dtype).rpartition(".")[2], device=name
-    )
+    tile, why = choose(table, count=count, width=width, rows=block, dtype=str(dtype).rpartition(".")[2], device=name)
+    if why:
+        UNTUNED.add(why)
     return default if why else tile
 
 
