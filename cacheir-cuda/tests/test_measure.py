@@ -23,7 +23,7 @@ from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda import plugin  # noqa: E402
 from cacheir_cuda.measure import search, suite  # noqa: E402
-from cacheir_cuda.measure.command import measure_on  # noqa: E402
+from cacheir_cuda.measure.command import measure_on, tuned_plans  # noqa: E402
 from cacheir_cuda.measure.command import tune as command  # noqa: E402
 from cacheir_cuda.measure.matrices import matrices_of  # noqa: E402
 from cacheir_cuda.measure.search import Product, candidates, products, tune  # noqa: E402
@@ -76,6 +76,21 @@ def test_an_unknown_key_falls_back_with_a_reason() -> None:
     for stale in (replace(row, source="0" * 16), replace(row, toolchain="triton 0")):
         found, reason = choose([stale], count=96, width=64, rows=16, **WHERE)
         assert found == default_config(16) and "another Triton or source" in reason
+
+
+def test_without_cublas_lt_the_tiles_are_tuned_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed, whose tiles are tuned")
+    from cacheir_cuda import cublas_lt
+
+    def missing(device: Any) -> Any:
+        raise BackendUnavailable("cuBLASLt cannot be loaded here", hint="")
+
+    monkeypatch.setattr(cublas_lt, "cublas_lt", missing)
+    program = SimpleNamespace(max_tokens=4096)
+    assert tuned_plans(program, "bfloat16", torch.device("cuda"), "a GPU", 1.0) == []  # type: ignore[arg-type]
+    assert "stay with torch's launch: cuBLASLt cannot be loaded here" in capsys.readouterr().err
 
 
 def test_a_run_says_which_products_have_no_tile_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,11 @@ import typer
 from cacheir.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
+    import torch
+
+    from cacheir.schedule.program import Program
     from cacheir_cuda.measure.search import Measure
+    from cacheir_cuda.product_plans import ProductPlan
 
 OUTPUT = typer.Option(..., "--output", "-o", help="The table; rows of other products that it holds stay.")
 
@@ -45,16 +49,10 @@ def tune(
     import torch
 
     from cacheir import compile_model
-    from cacheir_cuda.block_launches import WIDE_ROWS
-    from cacheir_cuda.cublas_lt import cublas_lt
-    from cacheir_cuda.kernels.triton_tiles import MOST_ROWS
     from cacheir_cuda.measure.matrices import matrices_of
-    from cacheir_cuda.measure.product_search import large_products, tune_products
-    from cacheir_cuda.measure.product_times import measure_products_on
     from cacheir_cuda.measure.search import products
     from cacheir_cuda.measure.search import tune as search
     from cacheir_cuda.options import read_options
-    from cacheir_cuda.prefill_graphs import TOKENS
     from cacheir_cuda.product_plans import plans_section, read_plans
     from cacheir_cuda.tuned_tiles import merged, read_table, write_table
 
@@ -63,16 +61,7 @@ def tune(
     before, planned = (read_table(output), read_plans(output)) if output.exists() else ((), ())
     artifact = compile_model(model, "cuda")
     name = torch.cuda.get_device_name(device)
-    blas = cublas_lt(device)
-    tokens = [count for count in TOKENS if MOST_ROWS < count <= artifact.program.max_tokens]
-    plans = tune_products(
-        list(large_products(artifact.program, tokens, own.cuda_dtype, WIDE_ROWS)),
-        measure_products_on(blas),
-        device=name,
-        toolchain=f"cublasLt {blas.version}",
-        seconds=(seconds - (time.monotonic() - began)) / 2,
-        progress=lambda text: print(text, file=sys.stderr),
-    )
+    plans = tuned_plans(artifact.program, own.cuda_dtype, device, name, (seconds - (time.monotonic() - began)) / 2)
     rows = search(
         products(matrices_of(artifact.program)),
         measure_on(device, getattr(torch, own.cuda_dtype)),
@@ -83,6 +72,31 @@ def tune(
     )
     write_table(output, merged(before, rows), plans_section(planned, plans))
     print(output)
+
+
+def tuned_plans(program: Program, dtype: str, device: torch.device, name: str, seconds: float) -> list[ProductPlan]:
+    """Plans of cuBLASLt for the products of many rows; none, and a line that says why, where it cannot be loaded."""
+    from cacheir_cuda.block_launches import WIDE_ROWS
+    from cacheir_cuda.cublas_lt import cublas_lt
+    from cacheir_cuda.kernels.triton_tiles import MOST_ROWS
+    from cacheir_cuda.measure.product_search import large_products, tune_products
+    from cacheir_cuda.measure.product_times import measure_products_on
+    from cacheir_cuda.prefill_graphs import TOKENS
+
+    try:
+        blas = cublas_lt(device)
+    except BackendUnavailable as error:
+        print(f"products of many rows stay with torch's launch: {error}", file=sys.stderr)
+        return []
+    tokens = [count for count in TOKENS if MOST_ROWS < count <= program.max_tokens]
+    return tune_products(
+        list(large_products(program, tokens, dtype, WIDE_ROWS)),
+        measure_products_on(blas),
+        device=name,
+        toolchain=f"cublasLt {blas.version}",
+        seconds=seconds,
+        progress=lambda text: print(text, file=sys.stderr),
+    )
 
 
 def measure_on(device: object, dtype: object) -> Measure:
