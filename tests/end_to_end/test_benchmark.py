@@ -33,7 +33,10 @@ def test_raw_samples_ids_and_environment(report, runtime):
     ids = list(runtime.generate_ids(runtime.encode("The same prompt"), 9, ignore_eos=True))
     assert report["token_ids"] == ids
     assert [sample["ids"] for sample in report["samples"]] == [ids, ids]
-    assert all(len(sample["decode_ms"]) == 8 for sample in report["samples"])
+    for sample in report["samples"]:
+        assert len(sample["decode_ms"]) == len(sample["decode_arrivals_ms"]) == sum(sample["decode_calls"]) == 8
+        assert sum(sample["decode_ms"]) == pytest.approx(sample["decode_arrivals_ms"][-1])
+    assert report["format"] == 2
     environment = report["environment"]
     assert environment["cpu"]["usable_cores"] >= 1 and environment["numpy"]["version"]
     assert environment["cacheir"]["version"] and environment["packages"]["cacheir-cpu"]
@@ -45,7 +48,7 @@ def test_raw_samples_ids_and_environment(report, runtime):
 def test_validity_is_said_for_every_run(report):
     counted = [sample for sample in report["samples"] if sample["valid"]]
     assert report["valid"] == bool(counted)
-    assert report["runs"]["counted"] == (len(counted) or 2)
+    assert report["runs"]["counted"] == len(counted) and report["runs"]["all"] == 2
     for sample in report["samples"]:
         assert sample["valid"] == (not sample["invalid"]) and sample["cached_tokens"] == 0
 

@@ -54,6 +54,53 @@ def test_runs_are_measured_apart(fake):
     fake.assert_nothing_leaks(runtime.model)
 
 
+def test_the_times_of_tokens_that_come_at_once_are_shared(fake, monkeypatch):
+    """An executor that runs ahead and hands its tokens over four at a time, on a clock that the test turns."""
+    now = [0.0]
+    monkeypatch.setattr("cacheir.runtime.runner.time.perf_counter", lambda: now[0])
+    runtime = FakeRuntime(fake)
+    executor = runtime.model.executor
+    plain, submit = executor.run_ahead, executor.submit
+
+    def in_bunches(step, n, sink):
+        kept = []
+
+        def keep(rows):
+            kept.append(rows)
+            if len(kept) == 4:
+                give()
+            return False
+
+        def give():
+            for rows in kept:
+                sink(rows)
+                now[0] += 1e-6
+            kept.clear()
+
+        took = plain(step, n, keep)
+        give()
+        return took
+
+    def slow(step):
+        now[0] += 0.005
+        return submit(step)
+
+    monkeypatch.setattr(executor, "run_ahead", in_bunches)
+    monkeypatch.setattr(executor, "submit", slow)
+    found = measure(runtime, PROMPT, decode_tokens=32, repeats=1, warmup=1, clock=quiet_clock())
+    (sample,) = found.samples
+    assert sum(sample.decode_calls) == 32 and max(sample.decode_calls) > 4
+    arrivals = (0.0, *sample.decode_arrivals_ms)
+    gaps = [after - before for before, after in zip(arrivals, arrivals[1:])]
+    assert min(gaps) < 0.01 and max(gaps) > 19
+    assert sample.decode_ms == pytest.approx([5.0] * 32, rel=0.01)
+    assert sum(sample.decode_ms) == pytest.approx(sample.decode_arrivals_ms[-1])
+    report = generation_report(found)
+    assert report["decode_ms"]["p50"] == pytest.approx(report["decode_ms_avg"], rel=0.01)
+    assert report["samples"][0]["decode_arrivals_ms"] == list(sample.decode_arrivals_ms)
+    assert report["samples"][0]["decode_calls"] == list(sample.decode_calls)
+
+
 def test_the_report_is_the_specifications(fake):
     found = measure(FakeRuntime(fake), PROMPT, decode_tokens=32, repeats=2, warmup=0, clock=quiet_clock())
     report = generation_report(found)
@@ -95,7 +142,8 @@ def test_runs_too_short_to_tell_go_by_the_series(fake):
     assert [sample.foreign_load for sample in found.samples] == [None] * 3
     assert found.series_load == 1.0 and not any(sample.valid for sample in found.samples)
     report = generation_report(found)
-    assert not report["valid"] and report["runs"]["counted"] == 3
+    assert not report["valid"] and report["runs"]["counted"] == 0 and report["runs"]["all"] == 3
+    assert report["decode_ms"]["count"] == 6  # the averages are over all
     assert any("no run is valid" in line for line in lines(report))
 
 
@@ -215,6 +263,8 @@ def test_a_sample_says_whether_it_counts():
         ttft_ms=1,
         prefill_ms=1,
         decode_ms=(1,),
+        decode_arrivals_ms=(1,),
+        decode_calls=(1,),
         total_ms=2,
         ids=(1,),
         cached_tokens=0,

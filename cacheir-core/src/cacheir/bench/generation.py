@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol
 
+from cacheir.bench.bunches import shared_times
 from cacheir.bench.cpu_load import CpuTimes, cpu_times, foreign_load
 from cacheir.bench.validity import causes, load_causes
 from cacheir.errors import RequestError
@@ -25,11 +27,18 @@ class Measurable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One run, in milliseconds; one entry of ``decode_ms`` for each decode step, one of ``invalid`` for each cause."""
+    """One run, in milliseconds; one entry of ``decode_ms`` for each decode step, one of ``invalid`` for each cause.
+
+    ``decode_arrivals_ms`` is when the token of each decode step came, on a clock that begins with the first token and
+    runs while the executor is at work; ``decode_calls`` how many tokens each call of it made. Where several came at
+    once, ``decode_ms`` has shared their time among them.
+    """
 
     ttft_ms: float
     prefill_ms: float
     decode_ms: tuple[float, ...]
+    decode_arrivals_ms: tuple[float, ...]
+    decode_calls: tuple[int, ...]
     total_ms: float
     ids: tuple[int, ...]
     cached_tokens: int
@@ -99,11 +108,14 @@ def _run(
     began = time.perf_counter()
     first = 0.0
     ids: list[int] = []
+    calls: list[int] = []
     with runtime.session() as session:
         session.append(prompt_ids)
         for piece in session.generate(sampling):
             ids += piece.ids
-            if ids and not first:
+            if first:
+                calls.append(len(piece.ids))
+            elif ids:
                 first = time.perf_counter()
         ended = time.perf_counter()
         stats = session.stats
@@ -116,7 +128,9 @@ def _run(
     sample = Sample(
         ttft_ms=1e3 * (first - began),
         prefill_ms=stats.prefill_ms,
-        decode_ms=stats.decode_ms,
+        decode_ms=tuple(shared_times(stats.decode_ms, calls)),
+        decode_arrivals_ms=tuple(accumulate(stats.decode_ms)),
+        decode_calls=tuple(calls),
         total_ms=1e3 * (ended - began),
         ids=tuple(ids),
         cached_tokens=stats.cached_tokens,

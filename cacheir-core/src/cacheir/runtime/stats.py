@@ -42,8 +42,9 @@ class GenerationStats:
 
     ``prompt_tokens`` are all tokens before the answer, of which ``cached_tokens`` had keys and values already.
     ``sampled_tokens`` counts every token that was picked, the ending one included; the first comes out of the prefill,
-    each further one out of a decode step with its time in ``decode_ms``. ``discarded_tokens`` were computed ahead
-    after the answer had ended. ``ttft_ms`` runs from the call to the first token and contains ``prefill_ms``.
+    each further one out of a decode step; ``decode_ms`` has the time since the one before it came, which is next to
+    nothing where an executor that runs ahead hands over several at once. ``discarded_tokens`` were computed ahead after
+    the answer had ended. ``ttft_ms`` runs from the call to the first token and contains ``prefill_ms``.
     """
 
     prompt_tokens: int
