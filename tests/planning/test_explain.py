@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ from cacheir.artifact.card import CompileOptions
 from cacheir.bench import kernel_rates, synthetic_decoder
 from cacheir.bench.calibrate import calibrate
 from cacheir.bench.calibration import Calibration, save_calibration
+from cacheir.bench.cpu_load import CpuTimes
 from cacheir.bench.explain import explain, measure_step, step_shape
+from cacheir.bench.step_probe import StepTimes
+from cacheir.cli import profile
 from cacheir.cli.explain import app
 from cacheir.cli.main import run
 from cacheir.cli.show_explanation import explanation_json, explanation_text
 from cacheir.compile import open_program
 from cacheir.errors import UsageError
 from cacheir.plugins.installation import default
+from cacheir.runtime.executor import CallTiming
 from cacheir.schedule.record_json import to_json
 from cacheir_importers.tiny import write_tiny
 
@@ -119,6 +124,54 @@ def test_threads_that_were_not_calibrated_are_said(tiny: Path, calibration: Cali
     found = explain(artifact, default(), step_shape(artifact, "decode"), threads=3, calibration=calibration)
     assert found.predicted_s is None
     assert any("not calibrated with 3 threads (only with: 1)" in note for note in found.notes)
+
+
+def test_what_beats_its_floor_is_named_with_the_reasons(tiny: Path, calibration: Calibration) -> None:
+    artifact = opened(tiny, "cpu")
+    shape = step_shape(artifact, "decode")
+    lines = explain(artifact, default(), shape, threads=1, calibration=calibration).lines
+
+    def notes(seconds: float) -> list[str]:
+        nodes = [line.node for line in lines]
+        calls = tuple(
+            CallTiming(graph=node.graph, node=node.node, kernel=node.kernel, calls=1, seconds=seconds) for node in nodes
+        )
+        times = StepTimes(step_s=1.0, calls=calls)
+        found = explain(artifact, default(), shape, threads=1, calibration=calibration, times=times)
+        return [note for note in found.notes if note.startswith("faster than the floor: ")]
+
+    assert notes(1.0) == []
+    (note,) = notes(1e-15)
+    dear = max(lines, key=lambda line: line.floor_s or 0.0)
+    assert f"%{dear.node.node}" in note and "while it was calibrated (cacheir profile --calibrate measures" in note
+
+
+def test_threads_are_left_out_where_a_device_computes(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = opened(tiny, "cpu")
+    shape = step_shape(artifact, "decode")
+    for threads, words in ((1, ", on cpu with 1 thread\n"), (2, ", on cpu with 2 threads\n")):
+        found = explain(artifact, default(), shape, threads=threads)
+        assert found.threads == threads and words in explanation_text(found)
+    by_name = dict(default().backends.by_name())
+    by_name["cpu"] = replace(by_name["cpu"], rates="nowhere:rates")
+    monkeypatch.setattr(default().backends, "by_name", lambda: by_name)
+    found = explain(artifact, default(), shape, threads=2)
+    assert found.threads is None and ", on cpu\n" in explanation_text(found)
+    assert explanation_json(found)["threads"] is None
+
+
+@pytest.mark.parametrize("foreign", [0.0, 0.4])
+def test_a_calibration_says_how_long_it_takes_and_that_others_had_the_machine(
+    calibration: Calibration, foreign: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHEIR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("cacheir.bench.calibrate.calibrate", lambda *given, **named: calibration)
+    moments = iter([CpuTimes(0.0, 0.0, 0.0, 2), CpuTimes(10.0, 20 * foreign, 0.0, 2)])
+    monkeypatch.setattr(profile, "cpu_times", lambda: next(moments))
+    shown = CliRunner().invoke(profile.app, ["--calibrate", "--threads", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert "this takes about a minute on a quiet machine" in shown.stderr and "kept in" in shown.stderr
+    assert ("the rates may be too low: foreign CPU load: 40% of the cores' time" in shown.stderr) == (foreign > 0)
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,14 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A step of ``shape`` on ``backend`` with ``threads`` threads.
+    """A step of ``shape`` on ``backend`` with ``threads`` threads; None where a device computes, and no threads do.
 
     ``rest_predicted_s`` and ``rest_measured_s`` are what no node accounts for, so that nodes and rest add up to the
     step. ``notes`` say what is missing and how to get it.
     """
 
     backend: str
-    threads: int
+    threads: int | None
     shape: StepShape
     lines: tuple[Line, ...]
     rest_predicted_s: float | None = None
@@ -129,15 +129,22 @@ def explain(
         lines = _measured(lines, times.calls)
         rest_measured = times.step_s - sum(call.seconds for call in times.calls)
         notes += [f"the times are not the machine's alone: {cause}" for cause in load_causes(times.foreign_load)]
+        notes += _beaten_floors(lines)
     return Explanation(
         backend=program.backend,
-        threads=threads,
+        threads=threads if counts_threads(installation, program.backend) else None,
         shape=shape,
         lines=tuple(lines),
         rest_predicted_s=rest_predicted,
         rest_measured_s=rest_measured,
         notes=tuple(notes),
     )
+
+
+def counts_threads(installation: Installation, backend: str) -> bool:
+    """Whether a step on ``backend`` depends on a number of threads: not where it measures a device of its own."""
+    spec = installation.backends.by_name().get(backend)
+    return spec is None or spec.rates is None
 
 
 def measure_step(
@@ -162,6 +169,18 @@ def measure_step(
         return time_step(executor, probe_step(shape, len(program.groups), PAGE_TOKENS), repeats=repeats)
     finally:
         executor.close()
+
+
+def _beaten_floors(lines: Sequence[Line]) -> list[str]:
+    """A note where nodes took less than their floor, which the column shows as more than 100 %."""
+    beaten = [line.node.node for line in lines if line.floor_s and line.measured_s and line.floor_s > line.measured_s]
+    if not beaten:
+        return []
+    named = ", ".join(f"%{name}" for name in dict.fromkeys(beaten))
+    return [
+        f"faster than the floor: {named}. They read less than all of it from memory (a cache, a screened head), or "
+        f"others had the machine while it was calibrated ({HOW} measures it again)"
+    ]
 
 
 def _predicted(line: Line, calibration: Calibration, rates: BackendRates, threads: int) -> Line:

@@ -12,11 +12,11 @@ from cacheir.artifact.artifact import Artifact
 from cacheir.artifact.card import CompileOptions
 from cacheir.artifact.read import read_card
 from cacheir.bench.calibration import load_calibration
-from cacheir.bench.explain import explain, measure_step, step_shape
+from cacheir.bench.explain import counts_threads, explain, measure_step, step_shape
 from cacheir.cli import model_options
 from cacheir.cli.compile import forced_kernels
 from cacheir.cli.output import print_json, say
-from cacheir.cli.show_explanation import explanation_json, explanation_text
+from cacheir.cli.show_explanation import backend_text, explanation_json, explanation_text
 from cacheir.cli.show_passes import matches_text, named_records, records_json
 from cacheir.compile import open_program
 from cacheir.errors import UsageError
@@ -91,7 +91,8 @@ def explain_command(
         )
     times = None
     if measure:
-        say(f"timing a {mode} step on {artifact.program.backend} with {count} threads")
+        threaded = counts_threads(default(), artifact.program.backend)
+        say(f"timing a {mode} step on {backend_text(artifact.program.backend, count if threaded else None)}")
         times = measure_step(artifact, default(), shape, threads=count, repeats=repeats)
     found = explain(artifact, default(), shape, threads=count, calibration=calibration, times=times)
     name = node.removeprefix("%")

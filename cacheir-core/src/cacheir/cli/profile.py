@@ -7,7 +7,9 @@ from typing import Any
 import typer
 
 from cacheir import settings
+from cacheir.bench.cpu_load import cpu_times, foreign_load, stolen_load
 from cacheir.bench.environment import environment
+from cacheir.bench.validity import load_causes
 from cacheir.cli.output import print_json, print_table, say, size_text
 from cacheir.cli.show_calibration import calibration_text
 from cacheir.errors import UsageError
@@ -23,6 +25,7 @@ app = typer.Typer(
 )
 
 
+_TAKES = "this takes about a minute on a quiet machine, up to four on a busy one, where rates come out too low"
 _THREADS = typer.Option([], "--threads", help="With --calibrate: a number of threads; may be repeated. Else 1 and all.")
 _BACKENDS = typer.Option([], "--backend", help="With --calibrate: a backend to measure; may be repeated. Else all.")
 
@@ -78,8 +81,13 @@ def _calibrate(sample_mb: int, repeats: int, threads: list[int], names: list[str
     if any(count < 1 for count in threads):
         raise UsageError(f"--threads must be 1 or more, not {min(threads)}")
     counts = sorted(set(threads)) or sorted({1, usable_cores()})
+    say(_TAKES)
+    before = cpu_times()
     found = calibrate(default(), threads=counts, sample_mb=sample_mb, repeats=repeats, backends=names, progress=say)
+    after = cpu_times()
     path = save_calibration(found, settings.cache_dir())
+    for cause in load_causes(foreign_load(before, after), stolen_load(before, after)):
+        say(f"the rates may be too low: {cause}. Calibrate again when the machine is quiet")
     if as_json:
         print_json(to_json(found))
         return

@@ -16,7 +16,7 @@ def explanation_text(found: Explanation, *, node: str = "") -> str:
     """The table, then the kernels that were not taken; with ``node`` the candidates of that node alone."""
     shape = found.shape
     what = f"{shape.tokens} tokens" if shape.mode == "prefill" else f"{shape.rows} row{'' if shape.rows == 1 else 's'}"
-    head = f"a {shape.mode} step of {what} with {shape.keys} keys each, on {found.backend} with {found.threads} threads"
+    head = f"a {shape.mode} step of {what} with {shape.keys} keys each, on {backend_text(found.backend, found.threads)}"
     lines = [line for line in found.lines if not node or line.node.node == node]
     rows = [_row(line) for line in lines]
     if not node:
@@ -58,6 +58,11 @@ def explanation_json(found: Explanation, *, node: str = "") -> dict[str, Any]:
         },
         "notes": list(found.notes),
     }
+
+
+def backend_text(backend: str, threads: int | None) -> str:
+    """``native with 2 threads``; the name alone where there is no number of threads."""
+    return backend if threads is None else f"{backend} with {threads} thread{'' if threads == 1 else 's'}"
 
 
 def seconds_text(seconds: float | None) -> str:
