@@ -34,7 +34,7 @@ def searched(cubin: str, out: Path, seconds: float, search: Sequence[str] = SEAR
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
         if not bad:
-            break
+            raise SystemExit(f"the search ended with {child.returncode} before its first kernel")
         without += bad
     return without
 
