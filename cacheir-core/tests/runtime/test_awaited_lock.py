@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -114,6 +115,63 @@ def test_who_is_interrupted_while_he_waits_lets_the_next_have_it(monkeypatch):
     first.join()
     last.join()
     assert order == ["not interrupted", "first", "last"] and not lock.awaited
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["waits for the lock", "waits to be the first"])
+def test_an_interrupt_at_any_line_of_waiting_leaves_no_place_and_no_lock(queued):
+    """Ctrl+C comes between any two of them: the lock was kept, or its place stopped all who came later."""
+    reached = 1
+    while _interrupted(reached, queued):
+        reached += 1
+    assert reached > 6
+
+
+def _interrupted(line: int, queued: bool) -> bool:
+    """Whether a thread waited that many lines, was interrupted there, and others had the lock after it."""
+    lock, lines, ended, done = AwaitedLock(), [], threading.Event(), []
+
+    def count(frame, event, argument):
+        if event == "line":
+            lines.append(frame.f_lineno)
+            if len(lines) == line:
+                raise KeyboardInterrupt
+        return count
+
+    def trace(frame, event, argument):
+        return count if frame.f_code in (AwaitedLock._wait.__code__, AwaitedLock._leave.__code__) else None
+
+    def interrupted() -> None:
+        sys.settrace(trace)
+        try:
+            with lock:
+                done.append("had it")
+        except KeyboardInterrupt:
+            done.append("interrupted")
+        finally:
+            sys.settrace(None)
+        ended.wait(10)  # alive: a thread after it would be taken for the same one, and have its lock
+
+    def take() -> None:
+        with lock:
+            done.append("took it")
+
+    before, victim, after = (threading.Thread(target=each, daemon=True) for each in (take, interrupted, take))
+    with lock:
+        if queued:
+            before.start()
+            until(lambda: len(lock._waiting) == 1)
+        victim.start()
+        until(lambda: done or len(lock._waiting) == 1 + queued)
+        after.start()
+        until(lambda: lock._waiting)
+    for thread in (before, after) if queued else (after,):
+        thread.join(10)
+        assert not thread.is_alive(), f"interrupted at line {lines[line - 1 :][:1]}"
+    until(lambda: not {"had it", "interrupted"}.isdisjoint(done))
+    ended.set()
+    victim.join()
+    assert not lock.awaited
+    return "interrupted" in done
 
 
 def test_an_error_gives_it_back():

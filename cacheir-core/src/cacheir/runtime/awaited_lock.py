@@ -46,14 +46,26 @@ class AwaitedLock:
         return True
 
     def _wait(self) -> None:
-        """Take the lock when all who came before have had it."""
+        """Take the lock when all who came before have had it; who is interrupted leaves neither it nor a place behind.
+
+        An interrupt may come after the lock was had and before this knows of it, so that the handler asks the lock.
+        """
         first = threading.Event()
-        self._waiting.append(first)
         try:
+            self._waiting.append(first)
             if self._waiting[0] is not first:
                 first.wait()
             self._lock.acquire()
-        finally:
+            self._leave(first)
+        except BaseException:
+            self._leave(first)
+            if self._is_mine():
+                self._lock.release()
+            raise
+
+    def _leave(self, first: threading.Event) -> None:
+        """``first`` waits no more, and who is first now may wait for the lock; may be called again."""
+        with suppress(ValueError):  # it left before, or had not come
             self._waiting.remove(first)
-            with suppress(IndexError):  # nobody waits any more
-                self._waiting[0].set()
+        with suppress(IndexError):  # nobody waits any more
+            self._waiting[0].set()
