@@ -13,8 +13,10 @@ from cacheir.runtime.executor import Executor, Row, Step
 from cacheir.runtime.kv_space import Tables
 from cacheir.runtime.pages import FREED, pages_for
 
-# Of the largest value of a layer's page: what rounding may differ in where kernels are chosen by shape.
-TOLERANCE = 2e-3
+# Of the largest value of a layer's page: what rounding may differ in where kernels are chosen by shape. Matrices and
+# activations of 16 bits move values by about 1e-2, one step of a bf16 page is up to 8e-3 and one of an fp8 page 7e-2.
+# What other tokens leave in a page differs by about as much as it holds.
+TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
