@@ -142,9 +142,16 @@ def _row(held: Mapping[str, Any]) -> TunedRow:
     if not all(type(number) is int and number > 0 for number in (count, width, rows)):
         raise ValueError(f"{count} x {width} and {rows} rows are no sizes")
     dtype, device, made_by, source = (str(held[name]) for name in ("dtype", "device", "toolchain", "source"))
-    config = TileConfig(**{name: int(value) for name, value in held["config"].items()})
     samples = read_samples(held["samples_s"])
-    return TunedRow(count, width, rows, dtype, device, made_by, source, config, samples)
+    return TunedRow(count, width, rows, dtype, device, made_by, source, _config(held["config"]), samples)
+
+
+def _config(held: Mapping[str, Any]) -> TileConfig:
+    """The tile of a row. No size is filled in or rounded: such a tile was not timed."""
+    names = {each.name for each in fields(TileConfig)}
+    if set(held) != names or not all(type(held[name]) is int for name in names):
+        raise ValueError(f"{held} is no tile: {', '.join(sorted(names))}, integers")
+    return TileConfig(**held)
 
 
 def read_samples(held: Any) -> tuple[float, ...]:
