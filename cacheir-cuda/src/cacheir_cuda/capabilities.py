@@ -9,7 +9,11 @@ from cacheir.runtime.executor import Capabilities, ExecutorOptions
 from cacheir.runtime.row_outputs import WANTED
 from cacheir.schedule.program import Program
 from cacheir.schedule.row_order import varying_ops
+from cacheir_cuda.options import read_options
 from cacheir_cuda.pool import DTYPES
+
+# Matrices and activations of 16 bits move keys and values by about 1e-2 of a page's largest.
+_NARROW_MATRICES = 0.1
 
 
 def capabilities_of(
@@ -33,4 +37,5 @@ def capabilities_of(
         overlaps=overlaps,
         stops_ahead=True,
         begins_ahead=overlaps,
+        rounding=Capabilities.rounding if read_options(options.extra).cuda_dtype == "float32" else _NARROW_MATRICES,
     )

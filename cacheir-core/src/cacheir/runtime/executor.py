@@ -106,6 +106,7 @@ class Capabilities:
     overlaps: bool = False  # ``submit`` may return before the step is done, so that the host works meanwhile
     stops_ahead: bool = False  # ``run_ahead`` ends a few steps after a sink that asks for it
     begins_ahead: bool = False  # ``submit`` begins decode steps behind prompts (``Step.then``)
+    rounding: float = 2e-3  # of a page's largest value: how far keys and values may be off that were computed otherwise
     notes: tuple[str, ...] = ()  # what a person who opens the program here should know, a sentence each
 
 

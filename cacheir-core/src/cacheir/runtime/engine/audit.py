@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cacheir.errors import CacheIRError
+from cacheir.ir.types import KVType
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.plan_step import EnginePlan
 from cacheir.runtime.engine.state import EngineState
-from cacheir.runtime.executor import Executor, Row, Step
+from cacheir.runtime.executor import Capabilities, Executor, Row, Step
 from cacheir.runtime.kv_space import Tables
 from cacheir.runtime.pages import FREED, pages_for
 
-# Of the largest value of a layer's page: what rounding may differ in where kernels are chosen by shape. Matrices and
-# activations of 16 bits move values by about 1e-2, one step of a bf16 page is up to 8e-3 and one of an fp8 page 7e-2.
-# What other tokens leave in a page differs by about as much as it holds.
-TOLERANCE = 0.1
+# Of the largest value of a layer's page: one step of a bf16 page is up to 8e-3 of it and one of an fp8 page 7e-2. What
+# other tokens leave in a page differs by about as much as it holds.
+_NARROW_PAGES = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,23 @@ class AuditFinding:
     skipped: str = ""
 
 
+def tolerance_of(capabilities: Capabilities, kv_groups: Sequence[KVType]) -> float:
+    """How far a page may be off, of the largest value of each layer; 0 where bits are promised."""
+    if capabilities.determinism == "bit":
+        return 0.0
+    narrow = any(kind.dtype != "f32" for kind in kv_groups)
+    return max(capabilities.rounding, _NARROW_PAGES) if narrow else capabilities.rounding
+
+
 class Auditor:
     """Audits every ``every``-th request that took pages over, none with 0. ``findings`` are those with a difference."""
 
-    def __init__(self, executor: Executor, group_layers: Sequence[Sequence[int]], *, every: int, exact: bool) -> None:
+    def __init__(
+        self, executor: Executor, group_layers: Sequence[Sequence[int]], *, every: int, tolerance: float
+    ) -> None:
         self.findings: list[AuditFinding] = []
         self._executor, self._layers = executor, group_layers
-        self._every, self._exact = every, exact
+        self._every, self._tolerance = every, tolerance
         self._reusing = 0
 
     def check(self, state: EngineState, plan: EnginePlan) -> None:
@@ -57,19 +67,19 @@ class Auditor:
             self._reusing += 1
             if self._reusing % self._every:
                 continue
-            finding = audit_entry(self._executor, state, entry, self._layers, exact=self._exact)
+            finding = audit_entry(self._executor, state, entry, self._layers, tolerance=self._tolerance)
             state.counters.audits["skipped" if finding.skipped else "corrupt" if finding.problem else "clean"] += 1
             if finding.problem:
                 self.findings.append(finding)
 
 
 def audit_entry(
-    executor: Executor, state: EngineState, entry: Entry, group_layers: Sequence[Sequence[int]], *, exact: bool
+    executor: Executor, state: EngineState, entry: Entry, group_layers: Sequence[Sequence[int]], *, tolerance: float
 ) -> AuditFinding:
     """Compares the pages that ``entry`` took over at its admission with what its own tokens give.
 
-    The tokens are computed anew in pages of their own, which are given back. ``exact`` compares bits, as an executor
-    promises them; else values within ``TOLERANCE``.
+    The tokens are computed anew in pages of their own, which are given back. Values of a layer's page
+    may differ by ``tolerance`` of its largest (``tolerance_of``).
     """
     kv, space, tokens = state.kv, state.space, len(entry.nodes) * state.kv.page_tokens
     lacking = len(entry.nodes) > space.free + space.evictable
@@ -83,7 +93,7 @@ def audit_entry(
             state.index.make_room([pages_for(stop, kv.page_tokens) - len(table) for table in tables])
             tables = kv.reserve(tables, start, stop)
             _compute(executor, entry, tables, start, stop)
-        return _compared(executor, state, entry, tables, group_layers, exact=exact)
+        return _compared(executor, state, entry, tables, group_layers, tolerance=tolerance)
     except CacheIRError as error:
         return AuditFinding(job_id=entry.job.id, tokens=tokens, skipped=f"the tokens could not be computed: {error}")
     finally:
@@ -111,7 +121,7 @@ def _compared(
     tables: Tables,
     group_layers: Sequence[Sequence[int]],
     *,
-    exact: bool,
+    tolerance: float,
 ) -> AuditFinding:
     import numpy as np
 
@@ -125,7 +135,7 @@ def _compared(
         for number, page in enumerate(pages):
             for place, layer in enumerate(group_layers[group]):
                 mine, found = ours[number, place], theirs[number, place]
-                bound = 0.0 if exact else TOLERANCE * max(float(np.abs(mine).max()), 1e-6)
+                bound = tolerance * max(float(np.abs(mine).max()), 1e-6)
                 difference = np.abs(mine - found)
                 if not (difference <= bound).all():  # a NaN is a difference too
                     largest = float(np.nanmax(difference)) if np.isfinite(difference).any() else float("nan")

@@ -10,7 +10,7 @@ from cacheir.errors import QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AHEAD_SECONDS, MAX_AHEAD, MAX_STOPPABLE, STOPPABLE_SECONDS
 from cacheir.runtime.engine import apply_step
-from cacheir.runtime.engine.audit import AuditFinding, Auditor
+from cacheir.runtime.engine.audit import AuditFinding, Auditor, tolerance_of
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.incident import Decision, Recorder
 from cacheir.runtime.engine.job import Event, Job, Listener, Sink
@@ -83,8 +83,8 @@ class Engine:
         self._faults: list[Exception] = []  # of sinks
         self._shares = share_duplicates
         self.recorder = Recorder(record)
-        exact = capabilities.determinism == "bit"
-        self._auditor = Auditor(model.executor, model.program.group_layers, every=audit_every, exact=exact)
+        tolerance = tolerance_of(capabilities, model.kv_groups)
+        self._auditor = Auditor(model.executor, model.program.group_layers, every=audit_every, tolerance=tolerance)
         self.refused_ahead = ""
         kv, spec = model.runner.kv, model.program.spec
         self.store = SpillStore(model.executor, spill, kv.page_tokens, model.kv_groups)
