@@ -193,3 +193,24 @@ def test_case_d27_of_twenty_one_requests_each_is_counted_once(make):
     assert values["cacheir_prompt_tokens_total",] == prompts + 5 * len("a goes") + len("x")
     assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0] * 9 + [32]
     assert values["cacheir_prefix_tokens_total", "", "hit"] == 32
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_server(make, path):
+    """Each left a traceback of sixty lines in the log."""
+    bench, sent = make(), []
+    messages = iter(
+        [{"type": "http.request", "body": b'{"model": "fa', "more_body": True}, {"type": "http.disconnect"}]
+    )
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"400")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    asyncio.run(bench.app(scope, receive, send))  # what it raises the server would log
+    assert sent[0]["status"] == 499 and b"client_closed" in sent[1]["body"]
+    assert bench.service.metrics.rejected == 0 and not bench.engine.state.counters.requests.total()

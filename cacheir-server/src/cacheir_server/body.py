@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from cacheir_server.errors import ApiError
 
@@ -17,13 +17,17 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """The body of ``request`` as ``model``; ``ApiError`` 400 or 415."""
+    """The body of ``request`` as ``model``; ``ApiError`` 400 or 415, or 499 where the client left within it."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(
             415, f"the body must be application/json, not {kind[:60] or 'untyped'}", code="unsupported_media_type"
         )
-    return parse(await request.body(), model)
+    try:
+        raw = await request.body()
+    except ClientDisconnect:  # no failure of the server's: nobody is there to be answered, and its log says nothing
+        raise ApiError(499, "the client left before its body was complete", code="client_closed") from None
+    return parse(raw, model)
 
 
 def parse(raw: bytes, model: type[Model]) -> Model:
