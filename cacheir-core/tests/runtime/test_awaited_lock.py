@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 
+from cacheir.runtime import awaited_lock
 from cacheir.runtime.awaited_lock import AwaitedLock
 
 
@@ -117,28 +119,28 @@ def test_who_is_interrupted_while_he_waits_lets_the_next_have_it(monkeypatch):
     assert order == ["not interrupted", "first", "last"] and not lock.awaited
 
 
-@pytest.mark.parametrize("queued", [False, True], ids=["waits for the lock", "waits to be the first"])
-def test_an_interrupt_at_any_line_of_waiting_leaves_no_place_and_no_lock(queued):
+@pytest.mark.parametrize("ahead", [0, 1, 2], ids=["free", "waits for the lock", "waits to be the first"])
+def test_an_interrupt_at_any_line_leaves_no_place_and_no_lock(ahead):
     """Ctrl+C comes between any two of them: the lock was kept, or its place stopped all who came later."""
     reached = 1
-    while _interrupted(reached, queued):
+    while _interrupted(reached, ahead):
         reached += 1
-    assert reached > 6
+    assert reached > 3
 
 
-def _interrupted(line: int, queued: bool) -> bool:
-    """Whether a thread waited that many lines, was interrupted there, and others had the lock after it."""
+def _interrupted(line: int, ahead: int) -> bool:
+    """Whether a thread took and gave so many lines, was interrupted there, and others had the lock after it."""
     lock, lines, ended, done = AwaitedLock(), [], threading.Event(), []
 
     def count(frame, event, argument):
-        if event == "line":
+        if event in ("call", "line"):
             lines.append(frame.f_lineno)
             if len(lines) == line:
                 raise KeyboardInterrupt
         return count
 
     def trace(frame, event, argument):
-        return count if frame.f_code in (AwaitedLock._wait.__code__, AwaitedLock._leave.__code__) else None
+        return count(frame, event, argument) if frame.f_code.co_filename == awaited_lock.__file__ else None
 
     def interrupted() -> None:
         sys.settrace(trace)
@@ -156,15 +158,15 @@ def _interrupted(line: int, queued: bool) -> bool:
             done.append("took it")
 
     before, victim, after = (threading.Thread(target=each, daemon=True) for each in (take, interrupted, take))
-    with lock:
-        if queued:
+    with lock if ahead else nullcontext():
+        if ahead > 1:
             before.start()
             until(lambda: len(lock._waiting) == 1)
         victim.start()
-        until(lambda: done or len(lock._waiting) == 1 + queued)
+        until(lambda: done or len(lock._waiting) == ahead > 0)
         after.start()
-        until(lambda: lock._waiting)
-    for thread in (before, after) if queued else (after,):
+        until(lambda: not ahead or lock._waiting)
+    for thread in (before, after) if ahead > 1 else (after,):
         thread.join(10)
         assert not thread.is_alive(), f"interrupted at line {lines[line - 1 :][:1]}"
     until(lambda: not {"had it", "interrupted"}.isdisjoint(done))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 
 
 class AwaitedLock:
@@ -28,14 +28,29 @@ class AwaitedLock:
         return bool(self._waiting)
 
     def __enter__(self) -> AwaitedLock:
-        if (self._waiting and not self._is_mine()) or not self._lock.acquire(blocking=False):
-            self._wait()
+        if not self._is_mine():
+            return self._taken()
+        self._lock.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302  it gives the method
+        """The lock's own: an interrupt may come before the first line of a function, and it would stay held."""
+        return self._lock.__exit__
+
+    def _taken(self) -> AwaitedLock:
+        """Take the lock, which this thread does not hold; who is interrupted leaves it.
+
+        An interrupt may come after the lock was had and before this knows of it, so that the handler asks the lock.
+        """
+        try:
+            if self._waiting or not self._lock.acquire(blocking=False):
+                self._wait()
+            return self
+        except BaseException:
+            if self._is_mine():
+                self._lock.release()
+            raise
 
     def _is_mine(self) -> bool:
         """Whether this thread holds the lock: who does not must not notify."""
@@ -46,10 +61,7 @@ class AwaitedLock:
         return True
 
     def _wait(self) -> None:
-        """Take the lock when all who came before have had it; who is interrupted leaves neither it nor a place behind.
-
-        An interrupt may come after the lock was had and before this knows of it, so that the handler asks the lock.
-        """
+        """Take the lock when all who came before have had it; who is interrupted leaves no place behind."""
         first = threading.Event()
         try:
             self._waiting.append(first)
@@ -59,8 +71,6 @@ class AwaitedLock:
             self._leave(first)
         except BaseException:
             self._leave(first)
-            if self._is_mine():
-                self._lock.release()
             raise
 
     def _leave(self, first: threading.Event) -> None:
