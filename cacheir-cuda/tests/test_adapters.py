@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed, and adapt
 
 from cacheir.artifact.card import CompileOptions  # noqa: E402
 from cacheir.errors import UsageError  # noqa: E402
+from cacheir.ir.types import KVType  # noqa: E402
 from cacheir.plugins import resolve  # noqa: E402
 from cacheir.schedule.flatten import flatten  # noqa: E402
 from cacheir.testing import tiny_decoders, tiny_programs  # noqa: E402
@@ -23,7 +24,8 @@ from cacheir.testing.hosts import plugin_host  # noqa: E402
 from cacheir.testing.opened_backend import OpenedBackend  # noqa: E402
 from cacheir.testing.tiny_programs import TinyProgram  # noqa: E402
 from cacheir_cuda import options, plugin  # noqa: E402
-from cacheir_cuda.adapters import libraries  # noqa: E402
+from cacheir_cuda.adapters import flash_attention, libraries  # noqa: E402
+from cacheir_cuda.pool import Pool  # noqa: E402
 
 IDS = [7, 3, 11, 2, 9, 5, 13, 1]
 PREFILL, DECODE = "paged_attention_prefill", "paged_attention_decode"
@@ -203,6 +205,40 @@ def check(opened: OpenedBackend) -> None:
 
 def near(found: Any, expected: Any) -> None:
     assert np.abs(found - expected).max() < 1e-2 * np.abs(expected).max()
+
+
+def test_flash_attention_gets_a_steps_bounds_once(stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host makes them, once for all layers: to ask the device is to wait for it, and no graph may hold that."""
+    library = import_module("flash_attn")
+    attend, given = library.flash_attn_varlen_func, list[Any]()
+
+    def noted(*operands: Any, **named: Any) -> Any:
+        given.append((named["cu_seqlens_q"], named["cu_seqlens_k"]))
+        return attend(*operands, **named)
+
+    monkeypatch.setattr(library, "flash_attn_varlen_func", noted)
+    monkeypatch.delattr(torch, "unique_consecutive")
+    pool = Pool(KVType(layers=2, heads=1, head_dim=64, dtype="bf16"), [0, 1], 3, 16, torch.device("cpu"))
+    table, rest = torch.arange(3, dtype=torch.int32).view(3, 1), {"scale": 0.1, "window": 0}
+
+    def step(starts: list[int], lengths: list[int]) -> None:
+        q, on_device = torch.randn(starts[-1], 2, 64), torch.tensor([starts[:], [0, *lengths]], dtype=torch.int32)
+        for layer in range(2):
+            out = torch.empty_like(q)
+            flash_attention.prefill(q, pool, table, on_device[0], q, on_device[1, 1:], layer=layer, out=out, **rest)  # type: ignore[arg-type]
+
+    for starts, lengths, queries, keys in (
+        ([0, 2, 2, 5], [2, 9, 4], [0, 2, 5], [0, 2, 6]),  # the second row has no tokens
+        ([0, 3, 4, 5], [6, 1, 2], [0, 3, 4, 5], [0, 6, 7, 9]),
+    ):
+        pool.begin_step(starts, lengths)
+        step(starts, lengths)
+        (first, second), given[:] = given, []
+        assert first[0] is second[0] and first[1] is second[1]
+        assert [bounds.tolist() for bounds in first] == [queries, keys]
+    pool.row_starts = pool.lengths = None  # then nothing says when a step is over
+    step([0, 1, 1, 3], [1, 1, 7])
+    assert [[bounds.tolist() for bounds in one] for one in given] == [[[0, 1, 3], [0, 1, 8]]] * 2
 
 
 def test_one_row_by_flashinfer(stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> None:

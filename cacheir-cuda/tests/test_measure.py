@@ -235,15 +235,35 @@ def test_the_suite_times_what_runs_here_and_names_what_does_not(monkeypatch: pyt
     assert set(report["fits"]["cuda.torch.linear"]) == {"t_fixed_us", "slope_gb_per_s"}
     only = timed({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
     assert {row["kernel"] for row in only["rows"]} == {"cuda.torch.rms_norm"}
+    two = timed({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm,cuda.torch.swiglu"}})
+    assert {row["kernel"] for row in two["rows"]} == {"cuda.torch.rms_norm", "cuda.torch.swiglu"}
+    assert not two["skipped"]
     monkeypatch.setattr("cacheir_cuda.kernels.norm.rms_norm", None)
     broken = timed({"set": {"scale": "32", "kernel": "cuda.torch.rms_norm"}})
     assert not broken["rows"] and "not callable" in broken["failed"]["cuda.torch.rms_norm"]
     monkeypatch.setattr(suite, "time", SimpleNamespace(monotonic=iter(range(0, 9999, 10)).__next__))
     late = timed({"set": {"scale": "32", "seconds": "1"}})
     assert not late["rows"] and late["skipped"]["cuda.torch.rms_norm"] == "the suite's seconds were over"
-    for setting in ({"size": "3"}, {"scale": "0"}, {"seconds": "now"}, {"kernel": "cuda.torch.silence"}):
+    for setting in (
+        {"size": "3"}, {"scale": "0"}, {"seconds": "now"}, {"kernel": "cuda.torch.rms_norm,cuda.torch.silence"}
+    ):  # fmt: skip
         with pytest.raises(UsageError):
             timed({"set": setting})
+
+
+def test_a_kernel_of_one_row_is_timed_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "seconds_of", lambda call, device: [float(call(0) is None)] * 7)
+    monkeypatch.setattr(suite, "_why_not", lambda spec: None)
+
+    def one_row(q: Any, kv: Any, *operands: Any, out: Any, **attrs: Any) -> None:
+        (length,) = kv.lengths
+        assert len(q) == 1 and length in (16, 128)
+
+    monkeypatch.setattr("cacheir_cuda.adapters.flashinfer.single_decode", one_row)
+    name = "cuda.adapter.flashinfer_single_decode"
+    report = suite.timed({"set": {"scale": "32", "kernel": name}}, torch.device("cpu"), "bfloat16")
+    assert not report["failed"]
+    assert [row["shape"] for row in report["rows"]] == ["1 rows, 16 keys", "1 rows, 128 keys"]
 
 
 def test_without_a_gpu_both_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ is what a row's last queries over all of its keys are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -32,17 +34,14 @@ def prefill(
 ) -> None:
     """As ``paged_attention_prefill``, by the wheel's ``flash_attn_varlen_func`` over the rows' keys, gathered."""
     keys, values, counts = gathered_rows(kv, layer, page_table, row_starts, lengths)
-    starts = torch.zeros(len(counts) + 1, dtype=torch.int32)
-    starts[1:] = torch.tensor(counts, dtype=torch.int32).cumsum(0)
-    bounds = row_starts.tolist() if kv.row_starts is None else kv.row_starts
-    attend = import_module("flash_attn").flash_attn_varlen_func
-    made = attend(
+    bounds = _bounds_of(kv, row_starts, counts)
+    made = import_module("flash_attn").flash_attn_varlen_func(
         q.to(keys.dtype),
         keys,
         values,
-        cu_seqlens_q=torch.unique_consecutive(row_starts.to(torch.int32)),  # without rows that have no tokens
-        cu_seqlens_k=starts.to(q.device),
-        max_seqlen_q=max(stop - start for start, stop in zip(bounds, bounds[1:])),
+        cu_seqlens_q=bounds.queries,
+        cu_seqlens_k=bounds.keys,
+        max_seqlen_q=bounds.most_queries,
         max_seqlen_k=max(counts),
         softmax_scale=scale,
         causal=True,
@@ -50,6 +49,34 @@ def prefill(
         softcap=softcap,
     )
     out[: len(made)].copy_(made)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Where the queries and the keys of each row that has tokens begin and end, i32 on the device, in one step."""
+
+    step: int
+    queries: Tensor
+    keys: Tensor
+    most_queries: int
+
+
+def _bounds_of(kv: Pool, row_starts: Tensor, counts: list[int]) -> _Bounds:
+    """The bounds of the step under way; ``counts`` are its rows' keys. Made once a step for all its layers.
+
+    Made by the host, which knows them: to ask the device would make every layer wait for it, and no graph may hold it.
+    """
+    held: _Bounds | None = kv.kept.get(_Bounds)
+    if held is None or held.step != kv.step or kv.row_starts is None:
+        starts = row_starts.tolist() if kv.row_starts is None else kv.row_starts
+        queries = sorted(set(starts))  # without rows that have no tokens
+        most = max(stop - start for start, stop in zip(queries, queries[1:]))
+        of_queries, of_keys = (
+            torch.tensor(bounds, dtype=torch.int32, device=row_starts.device)
+            for bounds in (queries, [0, *accumulate(counts)])
+        )
+        held = kv.kept[_Bounds] = _Bounds(kv.step, of_queries, of_keys, most)
+    return held
 
 
 def vllm_prefill(

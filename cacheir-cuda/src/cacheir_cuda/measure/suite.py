@@ -53,7 +53,7 @@ class Case:
 
 
 def run(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The report. ``--set kernel=NAME`` times one kernel, ``--set scale=N`` makes all sizes N times smaller.
+    """The report. ``--set kernel=NAME[,NAME...]`` times those alone, ``--set scale=N`` makes all sizes N times smaller.
 
     ``--set seconds=N`` begins no kernel after N seconds: those left are skipped with that reason; adapters and
     torch's come last. A kernel that fails is named in ``failed`` with its error.
@@ -82,11 +82,13 @@ def timed(options: Mapping[str, Any], device: torch.device, dtype_name: str) -> 
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
     named = {spec.name: spec for spec in plugin.cacheir_register_kernels() if spec.op in _CASES}
-    if given.get("kernel", "") not in {"", *named}:
-        raise UsageError(f"the suite has no kernel {given['kernel']!r}", hint=f"it has {', '.join(sorted(named))}")
+    wanted = [name for name in str(given.get("kernel", "")).split(",") if name] or sorted(named)
+    for name in wanted:
+        if name not in named:
+            raise UsageError(f"the suite has no kernel {name!r}", hint=f"it has {', '.join(sorted(named))}")
     until = time.monotonic() + seconds
     for name, spec in sorted(named.items(), key=lambda item: (item[0].startswith(_LATER), item[0])):
-        if given.get("kernel") not in (None, name):
+        if name not in wanted:
             continue
         why = _why_not(spec) or ("the suite's seconds were over" if time.monotonic() > until else None)
         if why:
@@ -213,6 +215,8 @@ def _norm(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> It
 
 def _decode(device: torch.device, dtype: torch.dtype, scale: int, most: int) -> Iterator[Case]:
     for rows, full in ((1, 512), (1, 4096), (32, 512), (128, 1024)):
+        if rows > most:
+            continue
         keys = full // scale
         pool, table = _pages(device, dtype, rows, keys)
         pool.begin_step(list(range(rows + 1)), [keys] * rows)  # adapters want the lengths on the host
