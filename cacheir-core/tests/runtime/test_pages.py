@@ -69,6 +69,14 @@ class Tables(RuleBasedStateMachine):
         table, _ = self.tables.pop(which % len(self.tables))
         assert pages.cut(self.pool, table, 0, self.PAGE_TOKENS) == ()
 
+    @rule(which=st.integers(0, 99), others=st.booleans())
+    def give_back_and_take_back(self, which: int, others: bool) -> None:
+        given = [table for table, _ in (self.tables if others else [self.tables[which % len(self.tables)]])]
+        for table in given:
+            pages.cut(self.pool, table, 0, self.PAGE_TOKENS)
+        for table in given:
+            self.pool.take_back(table)
+
     @invariant()
     def counts_are_the_tables(self) -> None:
         held = [page for table, _ in self.tables for page in table]
@@ -136,6 +144,32 @@ def test_groups_grow_together_or_not_at_all(length: int, at: int, more: int) -> 
     for mine in (tables, child):
         assert space.cut(mine, 0) == ((), ())
     assert [pool.free for pool in space.pools] == [30, 7]
+
+
+def test_tables_that_only_grow_get_pages_in_all_groups_or_in_none() -> None:
+    space = KVSpace(Copier(), (9, 3), 4)
+    tables = space.reserve(space.empty(), 0, 8)
+    assert tables == ((0, 1), (0, 1))
+    with pytest.raises(OutOfPages, match="needs 3 KV pages of group 1 and 1 of 3 are free"):
+        space.reserve(tables, 8, 17)
+    assert [pool.free for pool in space.pools] == [7, 1]
+    assert space.reserve(tables, 8, 12) == ((0, 1, 2), (0, 1, 2))
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_what_was_given_back_is_taken_back(windowed: bool) -> None:
+    """With pages that a cache keeps, which were idle meanwhile, and places that a window has freed."""
+    space = KVSpace(Copier(), (9, 9), 4, (Reach(), Reach(window=4 if windowed else 0)))
+    tables = space.trim(space.reserve(space.empty(), 0, 30), 30)
+    for pool, table in zip(space.pools, tables):
+        pool.keep(table[-1])
+    assert space.cut(tables, 0) == ((), ())
+    assert [pool.idle for pool in space.pools] == [1, 1]
+    assert space.take_back(tables) == tables
+    for pool, table in zip(space.pools, tables):
+        assert (pool.idle, pool.free) == (0, 9 - len(held(table)))
+        assert [pool.holders(page) for page in held(table)] == [1] * (len(held(table)) - 1) + [2]
+        assert set(pool.take(pool.free)).isdisjoint(held(table))
 
 
 @pytest.mark.parametrize("broken_group", [0, 1])

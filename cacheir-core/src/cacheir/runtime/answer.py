@@ -77,17 +77,17 @@ class Answer:
 
     def _push_plain(self, tokens: Sequence[int]) -> tuple[str, int]:
         """As ``push_all`` without stop strings, where no text is looked through: all tokens in one go."""
-        stop = next((place for place, token in enumerate(tokens) if token in self._stop_ids), None)
-        kept = tokens[:stop]
+        used, kept = len(tokens), tokens
+        if not self._stop_ids.isdisjoint(tokens):
+            place = next(place for place, token in enumerate(tokens) if token in self._stop_ids)
+            used, kept = place + 1, tokens[:place]
+            self.finish_reason = "stop"
         self.ids.extend(kept)
-        self.sampled += len(kept)
+        self.sampled += used
         text = self._detokenizer.push(kept)
-        if stop is not None:
-            self.sampled += 1
-            return text + self._end("stop"), stop + 1
-        if self.remaining <= 0 and kept:
-            text += self._end("length")
-        return text, len(kept)
+        if self.finish_reason is None and used and self.remaining <= 0:
+            self.finish_reason = "length"
+        return (text if self.finish_reason is None else text + self._detokenizer.finish()), used
 
     def _end(self, reason: str) -> str:
         """Ends the answer; what was held back is delivered, unless it completes a stop string after all."""

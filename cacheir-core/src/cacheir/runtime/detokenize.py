@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from functools import cached_property
 
 from cacheir.runtime.tokenizer import Tokenizer
 
@@ -20,9 +21,13 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, *, at_start: bool = False) -> None:
         self._tokenizer = tokenizer
-        self._decoder = _DECODER("replace")
         self._open = False  # whether the decoder may hold the beginning of a character
         self._strip = at_start and tokenizer.strips_leading_space
+
+    @cached_property
+    def _decoder(self) -> codecs.IncrementalDecoder:
+        """Made for the first character beyond ASCII, which many an answer never has."""
+        return _DECODER("replace")
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that ``ids`` complete, "" where the last character is still open."""

@@ -66,15 +66,12 @@ class KVSpace:
 
         ``OutOfPages``, and nothing changed, where a group has too few free pages.
         """
+        if tables and len(tables[0]) * self.page_tokens <= start:
+            return self._longer(tables, stop)
         growths = [
             pages.plan_growth(pool, table, start, stop, self.page_tokens) for pool, table in zip(self.pools, tables)
         ]
-        for number, (pool, growth) in enumerate(zip(self.pools, growths)):
-            if growth.pages > pool.free:
-                raise OutOfPages(
-                    f"the step needs {growth.pages} KV pages of group {number} and {pool.free} of {pool.size} are free",
-                    hint="close sessions that are done, or open the model with more kv_tokens",
-                )
+        self._check_free([growth.pages for growth in growths])
         grown: list[PageTable] = []
         try:
             for number, (pool, table, growth) in enumerate(zip(self.pools, tables, growths)):
@@ -87,6 +84,23 @@ class KVSpace:
                 pages.shrink(pool, bigger, table)
             raise
         return tuple(grown)
+
+    def _longer(self, tables: Tables, stop: int) -> Tables:
+        """``reserve`` where all that will be written lies behind ``tables``: as for every prompt, where it is quick."""
+        added = pages_for(stop, self.page_tokens) - len(tables[0])
+        self._check_free([added] * len(tables))
+        return tuple(
+            table + pool.take(added, after=table[-1] if table else -1) for pool, table in zip(self.pools, tables)
+        )
+
+    def _check_free(self, needed: Sequence[int]) -> None:
+        """``OutOfPages`` where a group has fewer free pages than are ``needed`` of it."""
+        for number, (pool, count) in enumerate(zip(self.pools, needed)):
+            if count > pool.free:
+                raise OutOfPages(
+                    f"the step needs {count} KV pages of group {number} and {pool.free} of {pool.size} are free",
+                    hint="close sessions that are done, or open the model with more kv_tokens",
+                )
 
     def trim(self, tables: Tables, position: int) -> Tables:
         """Tables without the pages of which no token at ``position`` or later sees anything; ``FREED`` stands there."""
@@ -130,3 +144,9 @@ class KVSpace:
     def cut(self, tables: Tables, length: int) -> Tables:
         """Tables without the pages that hold no position below ``length``."""
         return tuple(pages.cut(pool, table, length, self.page_tokens) for pool, table in zip(self.pools, tables))
+
+    def take_back(self, tables: Tables) -> Tables:
+        """Undoes ``cut`` to no positions, after which nobody took a page: gives ``tables``."""
+        for pool, table in zip(self.pools, tables):
+            pool.take_back(pages.held(table))
+        return tables

@@ -149,6 +149,16 @@ class PagePool:
             elif left == 1 and page in self._kept:
                 self._idle[page] = None
 
+    def take_back(self, pages: Iterable[int]) -> None:
+        """Undoes ``give_back``, after which nobody took a page."""
+        for page in pages:
+            if self._counts[page]:
+                self.share((page,))
+            else:
+                self._counts[page] = 1
+                self._open[page] = 0
+                self._free -= 1
+
 
 @dataclass(frozen=True)
 class Growth:

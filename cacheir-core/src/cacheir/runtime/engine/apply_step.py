@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.engine.deliver import deliver, deliver_end, join
 from cacheir.runtime.engine.entry import Entry
+from cacheir.runtime.engine.entry_pages import enter, enter_soon, give_back
 from cacheir.runtime.engine.host_token import NO_TOKEN, fault_of, pick_token, token_logprobs
 from cacheir.runtime.engine.job import Listener, TokenLogprobs
 from cacheir.runtime.engine.plan_step import EnginePlan, Part
@@ -54,7 +55,7 @@ def turn(state: EngineState) -> None:
         rotation = sum(len(entry.sequence.ids) > switch for switch in state.switches)
         if rotation != entry.sequence.rotation:
             state.changes += 1
-            _give_back(state, entry)
+            give_back(state, entry)
             entry.sequence.cached, entry.sequence.rotation = 0, rotation
     for entry in state.running if state.kv.windowed else ():
         entry.sequence.tables = state.kv.trim(entry.sequence.tables, entry.sequence.cached)
@@ -108,9 +109,9 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode
         _note_prompt(entry, part, output)
     sequence.cached += part.tokens
     if not part.last:
-        _enter_soon(state, entry)
+        enter_soon(state, entry)
     elif entry.job.want == "hidden":
-        _enter(state, entry)
+        enter(state, entry)
         end(state, entry, "stop", now, hidden=None if output.hidden is None else output.hidden[-1])
     else:
         token, logprobs, fault = output.token, None, NO_TOKEN
@@ -128,7 +129,7 @@ def take_row(state: EngineState, part: Part, output: RowOutput, now: float, mode
             entry.masked = False
             if entry.job.trace is not None:
                 entry.job.trace.note((token,), mode, len(sequence.ids), sequence.tables, state.kv.page_tokens)
-            _enter_soon(state, entry)
+            enter_soon(state, entry)
             take_token(state, entry, token, now, logprobs)
 
 
@@ -156,7 +157,7 @@ def take_ahead(state: EngineState, entry: Entry, tokens: Sequence[int], now: flo
         entry.masked = True
         state.changes += 1
     elif entry.running:
-        _enter(state, entry)
+        enter(state, entry)
 
 
 def take_token(state: EngineState, entry: Entry, token: int, now: float, logprobs: TokenLogprobs | None = None) -> None:
@@ -212,13 +213,12 @@ def end(
         entry.running = False
     else:
         state.waiting.remove(entry)
-    _give_back(state, entry)
+    give_back(state, entry)
     for listener in entry.listeners:
         del state.by_job[listener.job.id]
         state.counters.requests[outcome] += 1
-    key = entry.job.duplicate_key
-    if key is not None and state.by_key.get(key) is entry:
-        del state.by_key[key]
+    if (key := entry.job.duplicate_key) is not None:
+        del state.by_key[key]  # it is this one's: another with that key would have been its twin
     told = None if error is None else kind
     state.outbox.post(deliver_end, entry, entry.listeners, outcome, now, error=error, kind=told, hidden=hidden)
 
@@ -303,7 +303,7 @@ def _preempt(state: EngineState, entry: Entry) -> None:
     state.counters.preemptions["spill" if state.spills else "recompute"] += 1
     entry.lost = entry.sequence.cached
     entry.preemptions += 1
-    _give_back(state, entry)
+    give_back(state, entry)
     entry.sequence.cached = 0
     state.running.remove(entry)
     state.waiting.append(entry)
@@ -313,45 +313,6 @@ def _preempt(state: EngineState, entry: Entry) -> None:
 def _tell(entry: Entry, ended: bool, ids: tuple[int, ...], logprobs: TokenLogprobs | None, now: float) -> None:
     """A token that was taken without its text; the text of the last holds all that was held back."""
     deliver(entry, entry.answer.text(ended=ended), ids, logprobs, now)
-
-
-def _give_back(state: EngineState, entry: Entry) -> None:
-    _enter_late(state, entry)
-    state.index.release(entry.nodes)
-    entry.nodes = []
-    entry.sequence.tables = state.kv.cut(entry.sequence.tables, 0)
-
-
-def _enter_soon(state: EngineState, entry: Entry) -> None:
-    """``_enter``, where nobody waits who could use the pages once clients are told: while the next step runs.
-
-    Whoever comes is taken in after that, and whoever leaves does it before. Before a step begins pages behind a window
-    go back (``turn``), which the index can keep only if it has them.
-    """
-    if not state.outbox.holds or state.waiting or state.kv.windowed:
-        _enter(state, entry)
-    elif _has_new_pages(state, entry):
-        entry.enters = True
-        state.outbox.post(_enter_late, state, entry)
-
-
-def _enter_late(state: EngineState, entry: Entry) -> None:
-    if entry.enters:
-        entry.enters = False
-        _enter(state, entry)
-
-
-def _enter(state: EngineState, entry: Entry) -> None:
-    """Whole pages that are new become known to the prefix index."""
-    sequence = entry.sequence
-    if _has_new_pages(state, entry):
-        salt = entry.job.salt
-        if state.index.extend(entry.nodes, sequence.ids, sequence.cached, sequence.tables, salt):
-            sequence.tables = state.index.adopted(entry.nodes, sequence.tables)
-
-
-def _has_new_pages(state: EngineState, entry: Entry) -> bool:
-    return state.reuses and entry.sequence.cached // state.kv.page_tokens > len(entry.nodes)
 
 
 def _take_draft(state: EngineState, entry: Entry, draft: tuple[int, ...], logits: np.ndarray, now: float) -> None:

@@ -10,6 +10,7 @@ from cacheir.errors import QueueFull, RequestError, UsageError
 from cacheir.runtime.answer import Answer
 from cacheir.runtime.answer_clock import AHEAD_SECONDS, MAX_AHEAD, MAX_STOPPABLE, STOPPABLE_SECONDS
 from cacheir.runtime.engine import apply_step
+from cacheir.runtime.engine.ahead_call import AheadCall
 from cacheir.runtime.engine.audit import AuditFinding, Auditor, tolerance_of
 from cacheir.runtime.engine.entry import Entry
 from cacheir.runtime.engine.incident import Decision, Recorder
@@ -24,16 +25,15 @@ from cacheir.runtime.engine.state import EngineState
 from cacheir.runtime.engine.step_data import step_of
 from cacheir.runtime.engine.step_runner import StepRunner
 from cacheir.runtime.engine.steps_to_come import steps_behind, steps_in_call
-from cacheir.runtime.executor import RowOutput, Step
+from cacheir.runtime.executor import Step
 from cacheir.runtime.host_sampling import HostSampler
 from cacheir.runtime.open_model import OpenModel
 from cacheir.runtime.request import check_length
 
 NO_DRAFTS = Speculation()
 NO_SPILL = SpillPolicy()
-# While the executor runs ahead, tokens of so many steps are applied in one go, which costs less than one by one; near
-# the end of half those that are left, since the device then waits for the host. A client waits for its tokens no longer
-# than in a short call: of slow steps fewer are applied at once.
+# While the executor runs ahead, tokens of so many steps are applied in one go (``AheadCall``). A client waits for its
+# tokens no longer than in a short call: of slow steps fewer are applied at once.
 APPLY_STEPS = 8
 APPLY_SECONDS = AHEAD_SECONDS / 2
 
@@ -267,13 +267,18 @@ class Engine:
         return STOPPABLE_SECONDS if stoppable else AHEAD_SECONDS
 
     def _meanwhile(self, plan: EnginePlan) -> None:
-        """While ``plan`` runs: clients are told what the step before brought, and the step after is planned.
+        """While ``plan`` runs: what ``_under_way`` says, and the step after is planned.
 
         Drafts, and the lengths at which a model turns its keys, depend on the tokens that are under way.
         """
-        self.state.outbox.flush()
+        self._under_way(plan)
         if not self._speculation.draft_tokens and not self.state.switches:
             self._planner.foresee(plan, self._clock(), self._ahead())
+
+    def _under_way(self, plan: EnginePlan) -> None:
+        """While ``plan`` runs: clients are told what the step before brought, and the rows are named for the record."""
+        self.state.outbox.flush()
+        self._rows(plan)
 
     def _run(self, plan: EnginePlan, then: int) -> None:
         step = step_of(plan, self.state, then)
@@ -293,69 +298,36 @@ class Engine:
             apply_step.take_row(self.state, part, output, now, plan.mode)
 
     def _run_ahead(self, plan: EnginePlan, step: Step) -> bool:
-        """Whether the executor took ``step`` for several steps; its reason is kept where it did not.
-
-        Tokens are applied while the executor goes on: pages that a row gives back meanwhile go to nobody before the
-        next plan, so what is still written there is read by none.
-        """
-        tokens: list[list[int]] = [[] for _ in step.rows]
-        errors: dict[int, str] = {}
+        """Whether the executor took ``step`` for several steps; its reason is kept where it did not."""
         portion = max(1, min(APPLY_STEPS, int(APPLY_SECONDS / max(self._step_seconds, 1e-9))))
-        steps, due = 0, min(portion, plan.ahead // 2)
-
-        def sink(rows: Sequence[RowOutput]) -> bool:
-            nonlocal steps, due
-            for result in rows:
-                if result.error is not None:
-                    errors.setdefault(result.slot, result.error)
-                elif result.token is not None and result.slot not in errors:
-                    tokens[result.slot].append(result.token)
-            steps += 1
-            if steps == 1:  # said only now: while the device is at work, not before it is
-                self.state.outbox.flush()
-            if steps >= due:
-                self._take_ahead(plan, tokens)
-                due = steps + max(1, min(portion, (plan.ahead - steps) // 2))
-            return not self.state.running or bool(self._faults) or self.wanted()
-
+        call = AheadCall(
+            plan, self.state, self._clock, portion=portion,
+            begun=lambda: self._under_way(plan), over=lambda: bool(self._faults) or self.wanted(),
+        )  # fmt: skip
         self.state.outbox.holds = False
         began, most = self._clock(), self._ahead_seconds()
         try:
-            self._executor.run_ahead(step, plan.ahead, sink)
+            self._executor.run_ahead(step, plan.ahead, call.sink)
         except UsageError as refusal:
-            if steps:
+            if call.steps:
                 raise
             self.refused_ahead, self._runs_ahead = str(refusal), False
             return False
         except Exception:  # noqa: BLE001  whoever is at fault shows in a step of its own
-            if not steps:
+            if not call.steps:
                 return False
-        self._take_ahead(plan, tokens)
+        finally:
+            call.close()
+        call.apply()
         now = self._clock()
         self.state.counters.steps["run_ahead"] += 1
         self.state.counters.violations["run_ahead"] += now - began > most
-        self._note_step((now - began) / max(1, steps))
-        for part, row in zip(plan.parts, step.rows):
-            entry = part.entry
-            assert isinstance(entry, Entry)
-            if entry.running and not entry.masked and (error := errors.get(row.slot)):
-                apply_step.end(self.state, entry, "error", now, error=error)
+        self._note_step((now - began) / max(1, call.steps))
+        call.end_failed(now)
         return True
 
     def _note_step(self, seconds: float) -> None:
         self._step_seconds = self._model.runner.engine_step_seconds = seconds
-
-    def _take_ahead(self, plan: EnginePlan, tokens: Sequence[list[int]]) -> None:
-        """Apply the tokens of each row that have come, and forget them."""
-        now = self._clock()
-        for part, taken in zip(plan.parts, tokens):
-            entry = part.entry
-            assert isinstance(entry, Entry)
-            if not entry.running:
-                self.state.counters.discarded_tokens += len(taken)
-            elif taken and not entry.masked:  # what follows an id that may not be taken is of no use
-                apply_step.take_ahead(self.state, entry, taken, now)
-            taken.clear()
 
     def _unblock(self, plan: EnginePlan) -> None:
         """Nothing could run. If nobody runs any more, sessions beside the engine hold the pages: the first fails."""
@@ -365,14 +337,18 @@ class Engine:
         sentence = "the request needs more KV pages than are free, and no request runs that would free some"
         apply_step.end(self.state, entry, "error", self._clock(), error=sentence, kind="capacity")
 
-    def _record(self, plan: EnginePlan, seconds: float) -> None:
+    def _rows(self, plan: EnginePlan) -> tuple[tuple[str, int], ...]:
+        """The job of each row and the tokens that it feeds; a plan is often that of the step before."""
         if self._told_rows[0] is not plan.parts:
             self._told_rows = plan.parts, tuple((_id(part), part.fed) for part in plan.parts)
+        return self._told_rows[1]
+
+    def _record(self, plan: EnginePlan, seconds: float) -> None:
         self.recorder.decisions.append(
             Decision(
                 number=sum(self.state.counters.steps.values()),
                 mode=plan.mode,
-                rows=self._told_rows[1],
+                rows=self._rows(plan),
                 admitted=tuple(entry.job.id for entry in plan.admitted if isinstance(entry, Entry)),
                 preempted=tuple(entry.job.id for entry in plan.preempted if isinstance(entry, Entry)),
                 ahead=plan.ahead,

@@ -97,8 +97,7 @@ class PrefixIndex:
         """
         if not nodes:
             return self._kv.empty()
-        for node in nodes:
-            self._use(node)
+        self.retain(nodes)
         tables = []
         for group, pool in enumerate(self._kv.pools):
             unseen = self._unseen(group, len(nodes))
@@ -128,11 +127,20 @@ class PrefixIndex:
                 self._restore(node, [group for group in sorted(groups) if self._has(node, group)])
         return [self._joined(nodes, tables) if due else tables for nodes, tables in paths]
 
+    def retain(self, nodes: Sequence[Node]) -> None:
+        """One user more for each of ``nodes``, which become the newest; the pages are the caller's to hold."""
+        for node in nodes:
+            if not node.users:
+                self._in_use += 1
+            node.users += 1
+            self._clock += 1
+            node.tick = self._clock
+
     def release(self, nodes: Sequence[Node]) -> None:
         """One user less; the pages themselves are the caller's to give back."""
         for node in nodes:
-            left = node.users = node.users - 1
-            if left == 0:
+            node.users -= 1
+            if not node.users:
                 self._in_use -= 1
         if nodes:
             self._list(nodes[-1])
@@ -163,7 +171,7 @@ class PrefixIndex:
                 self._refill(node, tuple(table[number] for table in tables))
                 merged += 1
                 self.counts.merged_blocks += 1
-            self._use(node)
+            self.retain((node,))
             path.append(node)
         return merged
 
@@ -234,13 +242,6 @@ class PrefixIndex:
             self._forget_spilled(node)
             self._detach(node)
         return freed
-
-    def _use(self, node: Node) -> None:
-        if node.users == 0:
-            self._in_use += 1
-        node.users += 1
-        self._clock += 1
-        node.tick = self._clock
 
     def _list(self, node: Node) -> None:
         """Puts a leaf among those that may be evicted."""
