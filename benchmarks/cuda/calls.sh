@@ -1,10 +1,10 @@
 #!/bin/sh
-# The calls that measure what report.md asks for: calls.sh vllm|times|answers|kernels|sanitizer|suite, and those that look
-# for more: steps (engine_steps.py) and search (rows_search.py, with the cubin that SEARCHED names), one after the other
-# while the machine is warm. plan.md says what each shows, plan_times.py how long it takes. Everything goes to $OUT as one
-# archive per call; each part has a limit of its own. CUBINS is an archive of the compiled kernels (tar, any compression),
-# PACK what vLLM is unpacked from, VLLM_MODELS which models are measured beside it, VLLM_STAGES what of the small ones, ONLY
-# the parts that are wanted (beginnings of their names).
+# The calls that measure what report.md asks for: calls.sh vllm|times|answers|kernels|adapters|sanitizer|suite, and those
+# that look for more: steps (engine_steps.py) and search (rows_search.py, with the cubin that SEARCHED names), one after the
+# other while the machine is warm. plan.md says what each shows, plan_times.py how long it takes. Everything goes to $OUT as
+# one archive per call; each part has a limit of its own. CUBINS is an archive of the compiled kernels (tar, any
+# compression), PACK what vLLM is unpacked from, ADAPTERS what pack_adapters.py made, VLLM_MODELS which models are measured
+# beside vLLM, VLLM_STAGES what of the small ones, ONLY the parts that are wanted (beginnings of their names).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export PYTHONPATH="cacheir-core/src:cacheir-cpu/src:cacheir-importers/src:cacheir-cuda/src:benchmarks/cuda"
@@ -173,6 +173,38 @@ kernels) # 105 s, nothing of it a time: kernels of several rows beside float32, 
     --import-mode=importlib cacheir-cuda/tests/test_conformance.py -k "Float16 or Kernels" &
   wait
   ;;
+adapters) # 75 s, 110 at most: FlashInfer's and FlashAttention's kernels forced, each apart, and then, alone, their GB/s and TFLOP/s
+  site=$SCRATCH/adapters_site
+  [ -e "$site/unpacked" ] || (mkdir -p "$site" && python3 -c "import sys, tarfile
+tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='tar')" "${ADAPTERS:-.adapters_pack/adapters.tar.xz}" "$site" && touch "$site/unpacked")
+  say "unpacked: $(ls "$site" | tr '\n' ' ')"
+  export PYTHONPATH="$PYTHONPATH:$site" FLASHINFER_CUDA_ARCH_LIST=9.0a FLASHINFER_WORKSPACE_BASE="$SCRATCH" FLASHINFER_DISABLE_JIT=1
+  export PATH="$PATH:/usr/local/cuda/bin"
+  (
+    part 40 libraries python3 -c "
+import torch, flashinfer, flash_attn, tvm_ffi
+from cacheir_cuda.adapters import libraries
+print([library.check() for library in (libraries.FLASHINFER, libraries.FLASH_ATTENTION)])
+for module in flashinfer.jit.env.FLASHINFER_AOT_DIR.glob('*/*.so'):
+    print(module.stem, tvm_ffi.load_module(str(module)))
+print('both are there, beside torch', torch.__version__)"
+    cat "$made/libraries.txt"
+  ) &
+  for each in paged_attention_prefill=cuda.adapter.flash_attention_prefill paged_attention_prefill=cuda.adapter.flashinfer_prefill \
+    paged_attention_decode=cuda.adapter.flashinfer_batch_decode paged_attention_decode=cuda.adapter.flashinfer_single_decode; do
+    part 70 "untried_${each#*adapter.}" env OMP_NUM_THREADS=2 python3 benchmarks/cuda/untried.py \
+      "$made/part_${each#*adapter.}.json" llama "kernel $each" &
+  done
+  wait
+  python3 -c "import json, sys
+from pathlib import Path
+rows = {name: row for part in sorted(Path(sys.argv[1]).glob('part_*.json')) for name, row in json.loads(part.read_text()).items()}
+Path(sys.argv[1], 'untried_adapters.json').write_text(json.dumps(rows, indent=1) + '\n')" "$made"
+  rm -f "$made"/part_*.json
+  part 40 suite python3 -m cacheir benchmark --suite cuda-kernels --output "$made/cuda_kernels_adapters.json" --set \
+    kernel=cuda.adapter.flash_attention_prefill,cuda.adapter.flashinfer_prefill,cuda.adapter.flashinfer_batch_decode,cuda.adapter.flashinfer_single_decode
+  cat "$made/suite.txt"
+  ;;
 sanitizer) # 100 s: compute-sanitizer on steps of a tiny model, the chains of four shapes, kernels of single ops
   part 105 sanitize env OUT="$made" SECONDS_EACH=95 sh benchmarks/cuda/next_session.sh sanitize
   cat "$made"/sanitized_*.txt | grep "exit status"
@@ -194,7 +226,7 @@ suite) # 100 s alone on the machine: each kernel's GB/s and TFLOP/s, vLLM's atte
   part 40 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --seconds 15 --output "$made/tiles.json"
   ;;
 *)
-  sed -n '2,7p' "$0"
+  sed -n '2,8p' "$0"
   exit 2
   ;;
 esac

@@ -20,7 +20,10 @@ def markdown(folder: Path) -> list[str]:
 
 
 def _models(folder: Path) -> list[str]:
-    """Each model and change once: of the newest file in which it ran, or else of the newest that says why not."""
+    """Each model and change once: of the newest file in which it ran, or else of the newest that says why not.
+
+    Why a kernel did not run stands there only where it ran on no model.
+    """
     found: dict[tuple[str, str], tuple[bool, str, str]] = {}  # (ran, measured, line)
     for path in sorted(folder.glob("untried*.json")):
         made = json.loads(path.read_text())
@@ -34,7 +37,8 @@ def _models(folder: Path) -> list[str]:
                 continue
             one = "failed" not in row, made.get("measured", ""), f"| {model} | {line} | {path.name} |"
             found[model, name] = max(found.get((model, name), (False, "", "")), one)
-    lines = [line for _, _, line in found.values()]
+    ran = {name for (_, name), (did, _, _) in found.items() if did and name.startswith("kernel ")}
+    lines = [line for (_, name), (did, _, line) in found.items() if did or name not in ran]
     head = [
         "Whole models, logits after chunks and single tokens; errors are parts of the largest logit.",
         "",
@@ -60,7 +64,12 @@ def _whole_model(row: Mapping[str, Any], name: str) -> str:
 
 
 def _alone(folder: Path) -> list[str]:
-    lines = [line for path in sorted(folder.glob("cuda_kernels*.json")) for line in _suite(path)]
+    found: dict[tuple[str, str], str] = {}  # by what became of a kernel and its name: the line of the first file
+    for path in sorted(folder.glob("cuda_kernels*.json")):
+        for word, name, line in _suite(path):
+            found.setdefault((word, name), line)
+    told = [key for word in ("timed", "failed", "skipped") for key in found if key[0] == word]
+    lines = [found[word, name] for word, name in told if word != "skipped" or ("timed", name) not in found]
     head = [
         "The largest rate of each over its sizes, and the line through its times; the raw file has every sample.",
         "",
@@ -70,14 +79,15 @@ def _alone(folder: Path) -> list[str]:
     return ["", "## Kernels by themselves", "", *head, *lines] if lines else []
 
 
-def _suite(path: Path) -> Iterator[str]:
+def _suite(path: Path) -> Iterator[tuple[str, str, str]]:
+    """What became of it ("timed", "failed" or "skipped"), the kernel, its line."""
     made = json.loads(path.read_text())
     for name in sorted({row["kernel"] for row in made["rows"]}):
         rows = [row for row in made["rows"] if row["kernel"] == name]
         fit = made["fits"].get(name)
         line = f"{fit['t_fixed_us']:.1f} | {fit['slope_gb_per_s']:.0f}" if fit else " | "
         most = [max(row[unit] for row in rows) for unit in ("gb_per_s", "tflop_per_s")]
-        yield f"| {name} | {len(rows)} | {most[0]:.0f} | {most[1]:.1f} | {line} | {path.name} |"
+        yield "timed", name, f"| {name} | {len(rows)} | {most[0]:.0f} | {most[1]:.1f} | {line} | {path.name} |"
     for word in ("failed", "skipped"):
         for name, reason in sorted(made.get(word, {}).items()):
-            yield f"| {name} | {word}: {reason.replace('|', '/')[:160]} | | | | | {path.name} |"
+            yield word, name, f"| {name} | {word}: {reason.replace('|', '/')[:160]} | | | | | {path.name} |"
