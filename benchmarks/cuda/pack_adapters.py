@@ -76,7 +76,7 @@ def downloaded(work: Path) -> list[Path]:
     """The two wheels and the source distribution."""
     folder = work / "downloads"
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
-    found = []
+    found: list[Path] = []
     for name, options in (
         (FLASHINFER, ("--only-binary=:all:",)),
         (TVM_FFI, ("--only-binary=:all:",)),
