@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheir.runtime.engine.prefix_index import PrefixIndex
+from cacheir.runtime.engine.prefix_node import Node
 from cacheir.runtime.kv_space import KVSpace
 
 SIZE, PAGES = 2, (40, 33)
@@ -68,6 +69,10 @@ class Table:
             self.evicted += 1
         return bool(leaves)
 
+    def clear(self) -> int:
+        """All that nobody uses goes."""
+        return sum(iter(self.evict, False))
+
 
 PROMPT = st.tuples(
     st.just("run"),
@@ -75,7 +80,8 @@ PROMPT = st.tuples(
     st.sampled_from(["", "", "other"]),
     st.integers(0, 4),
 )
-STEP = PROMPT | st.tuples(st.just("evict"), st.integers(1, 4)) | st.tuples(st.just("end"), st.integers(0, 4))
+END, EVICT = st.tuples(st.just("end"), st.integers(0, 4)), st.tuples(st.just("evict"), st.integers(1, 4))
+STEP = PROMPT | EVICT | END | st.just(("clear",))
 
 
 @settings(max_examples=150, deadline=None)
@@ -96,6 +102,8 @@ def test_it_is_the_table_of_all_beginnings(steps: list[tuple[object, ...]]) -> N
         if kind == "evict":
             (blocks,) = rest
             assert index.evict(blocks) == sum(table.evict() for _ in range(blocks))
+        elif kind == "clear":
+            assert index.clear() == table.clear()
         elif kind == "end":
             end(rest[0])
         else:
@@ -111,7 +119,7 @@ def test_it_is_the_table_of_all_beginnings(steps: list[tuple[object, ...]]) -> N
             tables = kv.reserve(tables, SIZE * len(path), len(ids))
             before = len(path)
             index.extend(path, ids, len(ids), tables, salt)
-            tables = index.adopted(path, tables)
+            tables = kv.adopted([node.pages for node in path], tables)
             beginnings = [*beginnings, *table.use(table.beginnings(ids, salt, len(ids) // SIZE)[before:])]
             running[name] = (path, tables, beginnings)
         counts = index.counts
@@ -123,4 +131,24 @@ def test_it_is_the_table_of_all_beginnings(steps: list[tuple[object, ...]]) -> N
         end(name)
     assert all(pool.free + index.blocks == pool.size for pool in kv.pools)
     index.clear()
+    assert all(pool.free == pool.size for pool in kv.pools) and not index._leaves
+
+
+def test_what_is_used_while_all_else_is_forgotten_can_go_later() -> None:
+    """Two blocks that one sequence uses have a third below them that nobody does."""
+    kv = KVSpace(Copier(), PAGES, SIZE)
+    index, paths = PrefixIndex(kv), []
+    for ids in ((1, 1, 2, 2, 3, 3), (1, 1, 2, 2)):
+        path: list[Node] = []
+        tables = kv.reserve(kv.empty(), 0, len(ids))
+        index.extend(path, ids, len(ids), tables, "")
+        paths.append((path, kv.adopted([node.pages for node in path], tables)))
+    longer, shorter = paths
+    index.release(longer[0])
+    kv.cut(longer[1], 0)
+    assert (index.clear(), index.blocks, index.evictable) == (1, 2, 0)
+    assert len(index.match((1, 1, 2, 2, 3, 3))) == 2
+    index.release(shorter[0])
+    kv.cut(shorter[1], 0)
+    assert index.evict(9) == 2
     assert all(pool.free == pool.size for pool in kv.pools)

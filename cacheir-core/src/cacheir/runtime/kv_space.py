@@ -141,6 +141,16 @@ class KVSpace:
         """Tables of a second sequence that shares the first ``length`` positions."""
         return tuple(pages.fork(pool, table, length, self.page_tokens) for pool, table in zip(self.pools, tables))
 
+    def adopted(self, path: Sequence[PageTable], tables: Tables) -> Tables:
+        """``tables`` with the pages of ``path``, one of each group for each place, in front; its own go back."""
+        changed = []
+        for group, (pool, table) in enumerate(zip(self.pools, tables)):
+            front = tuple(FREED if own == FREED else there[group] for there, own in zip(path, table))
+            pool.share(page for page, own in zip(front, table) if page != own)
+            pool.give_back(own for page, own in zip(front, table) if page != own)
+            changed.append(front + table[len(front) :])
+        return tuple(changed)
+
     def cut(self, tables: Tables, length: int) -> Tables:
         """Tables without the pages that hold no position below ``length``."""
         return tuple(pages.cut(pool, table, length, self.page_tokens) for pool, table in zip(self.pools, tables))

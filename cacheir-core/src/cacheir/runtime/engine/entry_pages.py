@@ -56,7 +56,7 @@ def enter(state: EngineState, entry: Entry) -> None:
     if _has_new_pages(state, entry):
         salt = entry.job.salt
         if state.index.extend(entry.nodes, sequence.ids, sequence.cached, sequence.tables, salt):
-            sequence.tables = state.index.adopted(entry.nodes, sequence.tables)
+            sequence.tables = state.kv.adopted([node.pages for node in entry.nodes], sequence.tables)
 
 
 def enter_soon(state: EngineState, entry: Entry) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from cacheir.errors import OutOfPages
-from cacheir.runtime.engine.prefix_node import Node, PrefixCounts
+from cacheir.runtime.engine.prefix_node import Evictions, Node, PrefixCounts, trails
 from cacheir.runtime.engine.spill import SpillStore
 from cacheir.runtime.kv_space import KVSpace, Tables
 from cacheir.runtime.pages import FREED, PageTable, held
-
-# Paths of evicted blocks that are remembered, so that a miss can say whether the block was ever there.
-_REMEMBERED_EVICTIONS = 4096
 
 
 class PrefixIndex:
@@ -36,8 +32,7 @@ class PrefixIndex:
         self._clock = 0
         # Leaves by last use. An entry whose tick is old, or whose node has children or is gone, is skipped when popped.
         self._leaves: list[tuple[int, int, Node]] = []
-        # What was evicted. It serves to name a reason alone, never to find a page.
-        self._evicted: OrderedDict[int, None] = OrderedDict()  # Node.trail
+        self._evicted = Evictions()
         # The block of each page that a group with a window has here.
         self._block_of: dict[int, dict[int, Node]] = {group: {} for group in kv.windowed}
 
@@ -130,8 +125,7 @@ class PrefixIndex:
     def retain(self, nodes: Sequence[Node]) -> None:
         """One user more for each of ``nodes``, which become the newest; the pages are the caller's to hold."""
         for node in nodes:
-            if not node.users:
-                self._in_use += 1
+            self._in_use += not node.users
             node.users += 1
             self._clock += 1
             node.tick = self._clock
@@ -140,8 +134,7 @@ class PrefixIndex:
         """One user less; the pages themselves are the caller's to give back."""
         for node in nodes:
             node.users -= 1
-            if not node.users:
-                self._in_use -= 1
+            self._in_use -= not node.users
         if nodes:
             self._list(nodes[-1])
 
@@ -149,7 +142,7 @@ class PrefixIndex:
         """Enters the whole pages of the first ``length`` of ``ids`` behind ``path``, and appends their nodes to it.
 
         ``path`` are the nodes of a sequence so far, ``tables`` its pages. Gives the number of blocks for which the tree
-        already had pages: the caller swaps its own for those (``adopted``), so that a block that two sequences
+        already had pages: the caller swaps its own for those (``KVSpace.adopted``), so that a block that two sequences
         computed at once is kept once. Pages that a block has lost to the window are taken from ``tables``.
         """
         size, merged = self._kv.page_tokens, 0
@@ -175,24 +168,13 @@ class PrefixIndex:
             path.append(node)
         return merged
 
-    def adopted(self, path: Sequence[Node], tables: Tables) -> Tables:
-        """``tables`` with the pages of ``path`` in front; pages that were the sequence's own are given back."""
-        changed = []
-        for group, (pool, table) in enumerate(zip(self._kv.pools, tables)):
-            front = tuple(FREED if own == FREED else node.pages[group] for node, own in zip(path, table))
-            pool.share(page for page, own in zip(front, table) if page != own)
-            pool.give_back(own for page, own in zip(front, table) if page != own)
-            changed.append(front + table[len(front) :])
-        return tuple(changed)
-
     def make_room(self, pages: Sequence[int]) -> None:
         """Frees pages that nobody needs until each group has as many free ones as ``pages`` says, as far as it can."""
         pools = self._kv.pools
         if all(pool.free >= count for pool, count in zip(pools, pages)):
             return
         plain = [pages[group] - pools[group].free for group in range(len(pools)) if group not in self._block_of]
-        if max(plain, default=0) > 0:
-            self.evict(max(plain))
+        self.evict(max(plain, default=0))
         for group, block_of in self._block_of.items():
             pool = pools[group]
             while pool.free < pages[group] and pool.idle:
@@ -227,21 +209,44 @@ class PrefixIndex:
         missed["last_token"] += found - most
         if most > reused:
             missed["window"] += most - reused
-        tail = len(ids) % size
-        missed["partial_page"] += tail
-        trail = hash(salt)
-        for start in range(0, len(ids) - tail, size):
-            trail = hash((trail, tuple(ids[start : start + size])))
-            if start >= found:
-                missed["evicted" if trail in self._evicted else "new"] += size
+        missed["partial_page"] += len(ids) % size
+        for trail in trails(ids, salt, size)[found // size :]:
+            missed["evicted" if trail in self._evicted else "new"] += size
 
     def clear(self) -> int:
         """Forgets all that nobody uses, on the host too; gives how many blocks had pages."""
-        freed = self.evict(self._size, keep=False)
-        for node in list(self._spilled.values()):
-            self._forget_spilled(node)
-            self._detach(node)
-        return freed
+        before, used = self._size, [*self._roots.values()]
+        while used:
+            node = used.pop()
+            for child in [*node.children.values()]:
+                if child.users:
+                    used.append(child)
+                else:
+                    self._forget(node, child)
+        self._leaves = sorted(leaf for leaf in self._leaves if leaf[2].pages)  # which is a heap
+        return before - self._size
+
+    def _forget(self, parent: Node, top: Node) -> None:
+        """``top`` and all below it, which nobody uses, go at once: in less than half the time of one after another."""
+        parent.resident -= bool(top.pages)
+        self._detach(top)
+        nodes = [top]
+        for node in nodes:  # those that are added too
+            nodes += node.children.values()
+        resident = [node for node in nodes if node.pages]
+        for group, pool in enumerate(self._kv.pools):
+            if group in self._block_of:
+                for node in resident:
+                    self._release_page(node, group)
+            else:
+                pool.give_back([node.pages[group] for node in resident])
+        self._evicted.add(resident)
+        self._size -= len(resident)
+        self.counts.evicted_blocks += len(resident)
+        for node in nodes:
+            if node.spilled is not None:
+                self._forget_spilled(node)
+            node.pages, node.parent = (), None
 
     def _list(self, node: Node) -> None:
         """Puts a leaf among those that may be evicted."""
@@ -319,7 +324,7 @@ class PrefixIndex:
         parent.resident -= 1
         self.counts.evicted_blocks += 1
         if key is None:
-            self._remember(node)
+            self._evicted.add((node,))
             self._drop_below(node)
             self._detach(node)
         else:
@@ -361,7 +366,7 @@ class PrefixIndex:
         while self._store is not None and (key := self._store.overfull(in_use)) is not None:
             node = self._spilled[key]
             self._store.counts.dropped_blocks += 1
-            self._remember(node)
+            self._evicted.add((node,))
             self._forget_spilled(node)
             self._drop_below(node)
             parent = node.parent
@@ -392,8 +397,3 @@ class PrefixIndex:
         node.parent = None
         if parent.parent is None and not parent.children:
             self._roots.pop(parent.salt, None)
-
-    def _remember(self, node: Node) -> None:
-        self._evicted[node.trail] = None
-        while len(self._evicted) > _REMEMBERED_EVICTIONS:
-            self._evicted.popitem(last=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 Block = tuple[int, ...]
@@ -46,6 +47,36 @@ class Node:
         self.resident = 0
         self.users = 0
         self.tick = 0
+
+
+def trails(ids: Sequence[int], salt: str, size: int) -> list[int]:
+    """``Node.trail`` of each whole block of ``size`` tokens."""
+    made, trail = list[int](), hash(salt)
+    for start in range(0, len(ids) - size + 1, size):
+        trail = hash((trail, tuple(ids[start : start + size])))
+        made.append(trail)
+    return made
+
+
+class Evictions:
+    """Trails of the last blocks that were evicted, so that a miss can say whether its block was ever there.
+
+    They serve to name a reason alone, never to find a page.
+    """
+
+    MOST = 4096
+
+    def __init__(self) -> None:
+        self._trails: OrderedDict[int, None] = OrderedDict()
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Remembers ``nodes``, and forgets the oldest beyond ``MOST``."""
+        self._trails.update((node.trail, None) for node in nodes)
+        while len(self._trails) > self.MOST:
+            self._trails.popitem(last=False)
+
+    def __contains__(self, trail: int) -> bool:
+        return trail in self._trails
 
 
 @dataclass
