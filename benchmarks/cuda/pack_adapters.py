@@ -183,11 +183,16 @@ def link(work: Path, library: Path, objects: list[str], needed: list[str]) -> No
 
 
 def pack(site: Path, archive: Path) -> None:
-    """Python's files, what they read and the libraries; no sources of kernels."""
+    """Python's files, what they read and the libraries.
+
+    FlashInfer writes a module's sources from its templates before it looks for the library that is there.
+    """
     kept = {".py", ".so", ".json", ".yaml"}
 
     def chosen(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         path = Path(entry.name)
+        if path.parts[:3] == ("flashinfer", "data", "csrc"):
+            return entry if len(path.parts) == 3 or (len(path.parts) == 4 and entry.isfile()) else None
         if path.parts[:2] == ("flashinfer", "data") and path.parts[2:3] not in ((), ("aot",)):
             return None
         return entry if entry.isdir() or path.suffix in kept or path.name == "METADATA" else None
