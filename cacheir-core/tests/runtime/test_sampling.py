@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import pickle
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -170,3 +171,16 @@ def test_what_admission_sets_and_what_it_leaves(asked, prompt):
 def test_more_least_tokens_than_there_is_room_for():
     with pytest.raises(RequestError, match="min_tokens must be from 0 to 4, not 5"):
         admit(60, SamplingParams(min_tokens=5), RequestLimits(max_seq=64, vocab_size=8))
+
+
+def test_what_was_asked_of_parameters_once_is_theirs_alone():
+    """``greedy`` and ``on_host`` are worked out once; copies with other values have their own, and equality none."""
+    plain = SamplingParams()
+    assert plain.greedy and not plain.on_host
+    other = replace(plain, temperature=0.7, logprobs=1)
+    assert not other.greedy and other.on_host
+    admitted = plain.admitted(max_tokens=3, seed=1, stop_ids=(2,))
+    assert admitted.greedy and not admitted.on_host
+    fresh = SamplingParams(max_tokens=3, seed=1, stop_ids=(2,))
+    assert admitted == fresh and hash(admitted) == hash(fresh) and repr(admitted) == repr(fresh)
+    assert pickle.loads(pickle.dumps(admitted)) == fresh and asdict(admitted) == asdict(fresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -76,12 +77,12 @@ class SamplingParams:
                 object.__setattr__(self, name, _CHECKS[name](value, self))
 
     def admitted(self, *, max_tokens: int, seed: int, stop_ids: tuple[int, ...]) -> SamplingParams:
-        """With these three, which admission has made and checked. Nothing else is checked again."""
+        """With these three, which admission has made and checked. Nothing else is checked, or worked out, again."""
         made = object.__new__(SamplingParams)
         made.__dict__.update(self.__dict__, max_tokens=max_tokens, seed=seed, stop_ids=stop_ids)
         return made
 
-    @property
+    @cached_property
     def greedy(self) -> bool:
         """Whether the highest logit wins, so that no random number is drawn."""
         return self.temperature == 0 and not self.by_plugins
@@ -91,7 +92,7 @@ class SamplingParams:
         """Whether plugins pick the tokens or change their logits."""
         return bool(self.sampler or self.logits_processors)
 
-    @property
+    @cached_property
     def on_host(self) -> bool:
         """Whether tokens are picked from logits on the host, since no head of an executor gives what is asked."""
         return self.logprobs is not None or self.by_plugins or self.typical_p < 1 or self.adjusts

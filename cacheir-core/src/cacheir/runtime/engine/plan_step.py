@@ -8,9 +8,10 @@ pages are short the last in rank gives its own back and waits again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import add, gt, sub
 from typing import Any, Protocol
+
+from cacheir.quick_dataclass import dataclass
 
 # Why nothing more was admitted in a step.
 WAIT_REASONS = ("", "rows", "tokens", "pages")
