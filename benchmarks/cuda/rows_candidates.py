@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rows_group_tiles import GroupResidualTile, GroupTile, group_residual
-
 from cacheir_cuda.chain import rows_attention_tiles, rows_tiles
 from cacheir_cuda.chain.launches import ChainWeights, KernelLaunch
 from cacheir_cuda.chain.recognise import Chain
@@ -27,26 +25,6 @@ class EarlyTile(ResidualTile):
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
         return super().kernel(columns) + "_early"
-
-
-@dataclass(frozen=True)
-class EvenTile(StreamTile):
-    """Tiles that are no whole turn of the blocks are dealt as halves."""
-
-    def kernel(self, columns: int) -> str:
-        """The function's name in the cubin."""
-        return super().kernel(columns) + "_even"
-
-
-@dataclass(frozen=True)
-class PairTile(StreamTile):
-    """Two blocks read half of the rows each and send them to the other; ``even``: as ``EvenTile``."""
-
-    even: bool = False
-
-    def kernel(self, columns: int) -> str:
-        """The function's name in the cubin."""
-        return super().kernel(columns) + ("_even_pair" if self.even else "_pair")
 
 
 @dataclass(frozen=True)
@@ -86,8 +64,6 @@ GATE = (
     (12, 7), (12, 8), (12, 9), (12, 10), (12, 11), (12, 13), (8, 9), (8, 10), (8, 12), (8, 18), (6, 16), (6, 24),
     (16, 8),
 )  # fmt: skip
-GATE_EVEN = ((12, 8), (12, 9), (12, 10), (12, 12), (8, 12), (8, 18))
-GATE_PAIR = ((12, 8), (12, 9), (12, 10), (12, 12), (12, 13))
 QKV = ((1, 4, 2, 4), (2, 2, 3, 4), (4, 1, 4, 4), (1, 4, 1, 4), (2, 2, 4, 3), (2, 2, 4, 2))
 ATTENTION = (
     (2, 1, 8, 2, 0, 0, 2),
@@ -97,15 +73,6 @@ ATTENTION = (
     (3, 1, 8, 3, 0, 0, 2),
 )
 HEAD = (4,)
-# Blocks that share the columns, pieces of a warp, clusters (each has a whole number of turns of 280).
-GATE_GROUP = (
-    (2, 3, 140), (2, 3, 70), (2, 3, 56), (2, 4, 56), (2, 4, 70), (2, 5, 56), (2, 6, 56), (2, 8, 56), (2, 10, 56),
-    (4, 4, 56), (4, 4, 40), (4, 4, 35), (4, 6, 56), (4, 6, 35), (4, 6, 28), (4, 8, 28), (4, 8, 35),
-)  # fmt: skip
-DOWN_GROUP = (
-    (2, 8, 2, 3, 4), (2, 8, 3, 3, 4), (2, 8, 4, 3, 4), (2, 8, 4, 5, 3), (2, 8, 6, 4, 3), (1, 5, 4, 3, 4),
-    (1, 5, 6, 4, 4), (1, 5, 8, 6, 3), (1, 4, 8, 4, 4),
-)  # fmt: skip
 
 
 def candidates(chain: Chain) -> dict[str, list[Plan]]:
@@ -118,32 +85,20 @@ def candidates(chain: Chain) -> dict[str, list[Plan]]:
         tile = PartsTile(*given, ROWS)
         return {"qkv": tile} | ({} if tile.split == chosen.parts else {"attention": replace(chosen, parts=tile.split)})
 
-    def gate(given: tuple[int, int, int], by_group: bool) -> GroupTile:
-        return GroupTile(gate_up.packed, 4, 4, ROWS, *given, by_group)
-
-    down = group_residual(*DOWN_GROUP[2])
     return {
         "qkv": [qkv(given) for given in QKV],
         "attention": [{"attention": AttentionTile(*given, chosen.parts)} for given in ATTENTION],
         "output": [{"output": ResidualTile(*given, ROWS)} for given in OUTPUT]
         + [{"output": EarlyTile(*given, ROWS)} for given in OUTPUT_EARLY],
-        "gate_up": [{"gate_up": replace(gate_up, warps=warps, stages=stages)} for warps, stages in GATE]
-        + [{"gate_up": EvenTile(gate_up.packed, *given, ROWS)} for given in GATE_EVEN]
-        + [{"gate_up": PairTile(gate_up.packed, *given, ROWS, even)} for even in (False, True) for given in GATE_PAIR]
-        + [{"gate_up": gate(given, False)} for given in GATE_GROUP]
-        + [{"gate_up": gate(given, True), "down": down} for given in GATE_GROUP],
+        "gate_up": [{"gate_up": replace(gate_up, warps=warps, stages=stages)} for warps, stages in GATE],
         "down": [{"down": ResidualTile(*given, ROWS)} for given in DOWN]
-        + [{"down": EarlyTile(*given, ROWS)} for given in DOWN_EARLY]
-        + [{"down": group_residual(*given), "gate_up": gate(GATE_GROUP[3], True)} for given in DOWN_GROUP],
+        + [{"down": EarlyTile(*given, ROWS)} for given in DOWN_EARLY],
         "head": [{"head": HeadTile(stages)} for stages in HEAD],
     }
 
 
 def fits_together(plan: Plan, chain: Chain) -> bool:
-    """Whether attention adds as many parts as QKV leaves, and `down` reads its rows as gate and up leave them."""
-    gate_up = plan.get("gate_up")
-    if (isinstance(gate_up, GroupTile) and gate_up.grouped) != isinstance(plan.get("down"), GroupResidualTile):
-        return False
+    """Whether attention adds as many parts as QKV leaves."""
     qkv = plan.get("qkv") or rows_tiles.parts_tile(chain.matrices["qkv"], ROWS)
     attention = plan.get("attention") or rows_attention_tiles.attention_tile(chain.attention, ROWS)
     assert isinstance(qkv, PartsTile) and isinstance(attention, AttentionTile)

@@ -9,7 +9,6 @@ import torch
 from rows_bench import DEVICE, Bench
 from rows_candidates import LAYER, ROWS, Plan, PlannedStep
 from rows_chain import candidates, normed_rows, parts_of, reference_attention, tiled, untiled
-from rows_group_tiles import GroupResidualTile, GroupTile, grouped, ungrouped
 from torch import Tensor
 
 from cacheir_cuda.chain import tiles
@@ -127,8 +126,7 @@ class Held:
             squares.zero_()
             parts_of(squares, parts)[:, 3] = (rows * rows).sum(-1)
         buffers.attended.copy_(tiled(self._mixed))
-        by_group = isinstance(step._tile("down", ROWS), GroupResidualTile)
-        buffers.gated.copy_((grouped if by_group else tiled)(self._gated))
+        buffers.gated.copy_(tiled(self._gated))
         if name == "attention":
             buffers.qkv_parts.copy_(self._sums(buffers.qkv_parts.shape))
         for each in outputs:
@@ -157,16 +155,11 @@ class Held:
             "qkv": lambda: [self._whole_qkv(step)],
             "attention": lambda: [untiled(buffers.attended)],
             "output": lambda: [buffers.middle, untiled(buffers.middle_normed), self._summed(step, "output")],
-            "gate_up": lambda: [self._left_gated(step)],
+            "gate_up": lambda: [untiled(buffers.gated)],
             "down": lambda: [buffers.hidden, untiled(buffers.normed), self._summed(step, "down")],
             "head": list,
         }
         return made[name]()
-
-    def _left_gated(self, step: PlannedStep) -> Tensor:
-        tile = step._tile("gate_up", ROWS)
-        by_group = isinstance(tile, GroupTile) and tile.grouped
-        return (ungrouped if by_group else untiled)(self._bench.buffers.gated)
 
     def _summed(self, step: PlannedStep, name: str) -> Tensor:
         squares = self._bench.buffers.squares if name == "down" else self._bench.buffers.middle_squares

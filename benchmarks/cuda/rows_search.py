@@ -26,7 +26,7 @@ from rows_held import Held, planned
 from cacheir_cuda.chain.recognise import Chain
 
 CONTEXTS = range(130, 255, 20)
-PAIRS = (("gate_up", "down"), ("output", "gate_up"), ("qkv", "down"), ("attention", "output"))
+PAIRS = (("output", "gate_up"), ("qkv", "down"), ("attention", "output"))
 BASE_EACH, GAIN_US, STARTS, FINALS, TURNS = 8, 0.05, 5, 8, 5
 Key = tuple[tuple[str, Any], ...]
 
@@ -57,19 +57,19 @@ class GpuTimer:
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._held, self.chain = bench, Held(bench), bench.chain
-        self._inputs = bench.inputs([CONTEXTS[-1]] * ROWS)
-        self._inputs.slots.fill_(-1)
-        self._resets = [partial(self._inputs.positions.fill_, context) for context in CONTEXTS]
+        self.inputs = bench.inputs([CONTEXTS[-1]] * ROWS)
+        self.inputs.slots.fill_(-1)
+        self._resets = [partial(self.inputs.positions.fill_, context) for context in CONTEXTS]
 
     def alone_us(self, plan: Plan, name: str) -> float:
         step = planned(self._bench, plan)
         if name == "head":
             return 1e3 * self._bench.timed([step.head(ROWS)] * 4, repeats=8) / 4
-        launches = list(step.layers(self._inputs))[LAYER.index(name) :: len(LAYER)]
+        launches = list(step.layers(self.inputs))[LAYER.index(name) :: len(LAYER)]
         return 1e3 * self._bench.timed(launches, self._resets[3], 8) / self._bench.layers
 
     def layer_us(self, plan: Plan) -> float:
-        launches = list(planned(self._bench, plan).layers(self._inputs))
+        launches = list(planned(self._bench, plan).layers(self.inputs))
         return 1e3 * statistics.mean(self._bench.times(launches, self._resets, 3)) / self._bench.layers
 
     def step_us(self, plan: Plan) -> float:
@@ -78,12 +78,12 @@ class GpuTimer:
         produced = torch.zeros(ROWS, dtype=torch.int32, device=DEVICE)
         launches = []
         for number in range(steps):
-            launches += [*step.layers(self._inputs, number), step.head(ROWS)]
-            launches.append(step.advance(self._inputs, ring, produced, number, steps))
+            launches += [*step.layers(self.inputs, number), step.head(ROWS)]
+            launches.append(step.advance(self.inputs, ring, produced, number, steps))
 
         def reset(context: int) -> None:
-            self._inputs.positions.fill_(context)
-            self._inputs.slots.fill_(-1)
+            self.inputs.positions.fill_(context)
+            self.inputs.slots.fill_(-1)
             produced.zero_()
 
         resets = [partial(reset, context) for context in CONTEXTS]
@@ -123,10 +123,9 @@ class Search:
             alone_us = round(self._timer.alone_us({}, name), 3)
             self._tell({"stage": "base", "name": name, **self._timer.held({}, name), "alone_us": alone_us})
         gains = self._singles()
-        self._pairs(*PAIRS[0])
         for start in ({}, gains):
             self._descend(start)
-        for pair in PAIRS[1:]:
+        for pair in PAIRS:
             self._pairs(*pair)
         for _, start in self._best(STARTS):
             self._descend(start)
@@ -194,21 +193,19 @@ class Search:
         return gaining
 
     def _pairs(self, one: str, other: str) -> None:
-        """Of gate and up and `down` those alone that only go together: the others come when choices are changed."""
         for first in self._right[one]:
             for second in self._right[other]:
-                plan = first | second | {one: first[one]}
+                plan = first | second
                 if self._over():
                     return
-                coupled = len(first) == len(second) == 2
-                if fits_together(plan, self._timer.chain) and (one != "gate_up" or coupled):
+                if fits_together(plan, self._timer.chain):
                     self._gain(plan, f"pair {one} {other}")
 
     def _changes(self, plan: Plan, name: str) -> Iterator[Plan]:
         """``plan`` with the kernel ``name`` changed, back to the base's too, and what no longer goes with it."""
         for changed in [{}, *self._right[name]]:
             rest = {each: tile for each, tile in plan.items() if each != name}
-            for dropped in ([], ["qkv", "attention"], ["gate_up", "down"]):
+            for dropped in ([], ["qkv", "attention"]):
                 made = {each: tile for each, tile in rest.items() if each not in dropped} | changed
                 if fits_together(made, self._timer.chain):
                     if made != plan:

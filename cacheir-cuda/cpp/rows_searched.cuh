@@ -1,6 +1,6 @@
 // Shapes of R1-Distill-Qwen-1.5B's kernels for 17 to 32 rows that benchmarks/cuda/rows_search.py times; in no package.
 //
-// `early`, `even` and `pair` are switches of rows_residual.cuh and rows_stream.cuh.  What spills or fits no multiprocessor is not here.
+// `early` is a switch of rows_residual.cuh.  What spills or fits no multiprocessor is not here.
 #pragma once
 
 #define RESIDUAL_EARLY(K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, BLOCKS, ROW_TILES)                                            \
@@ -8,23 +8,6 @@
       rows_residual_k##K##_t##TILES##_g##GROUPS##_p##PARTS##_s##RANKS##_w##STAGES##_n##SLOTS##_b##BLOCKS##_c##ROW_TILES##_early(   \
           const __grid_constant__ RowsProductArguments a) {                                                                         \
     rows_residual<K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, ROW_TILES, true>(a);                                               \
-  }
-#define STREAM_EVEN(EPILOGUE, K, TOGETHER, WARPS, STAGES, ROW_TILES)                                                          \
-  extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)                                                               \
-      rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES##_even(                              \
-          const __grid_constant__ RowsProductArguments a) {                                                                 \
-    rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES, true>(a);                                        \
-  }
-#define STREAM_PAIR(EPILOGUE, K, TOGETHER, WARPS, STAGES, ROW_TILES)                                                          \
-  extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(WARPS * 32, 1)                                     \
-      rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES##_pair(                              \
-          const __grid_constant__ RowsProductArguments a) {                                                                 \
-    rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES, false, true>(a);                                 \
-  }                                                                                                                        \
-  extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(WARPS * 32, 1)                                     \
-      rows_stream_##EPILOGUE##_k##K##_t##TOGETHER##_w##WARPS##_s##STAGES##_c##ROW_TILES##_even_pair(                         \
-          const __grid_constant__ RowsProductArguments a) {                                                                 \
-    rows_stream<K, TOGETHER, WARPS, Epilogue::EPILOGUE, STAGES, ROW_TILES, true, true>(a);                                  \
   }
 
 // down
@@ -83,17 +66,6 @@ STREAM(swiglu, 1536, 1, 8, 18, 4)
 STREAM(swiglu, 1536, 1, 6, 16, 4)
 STREAM(swiglu, 1536, 1, 6, 24, 4)
 STREAM(swiglu, 1536, 1, 16, 8, 4)
-STREAM_EVEN(swiglu, 1536, 1, 12, 8, 4)
-STREAM_EVEN(swiglu, 1536, 1, 12, 9, 4)
-STREAM_EVEN(swiglu, 1536, 1, 12, 10, 4)
-STREAM_EVEN(swiglu, 1536, 1, 12, 12, 4)
-STREAM_EVEN(swiglu, 1536, 1, 8, 12, 4)
-STREAM_EVEN(swiglu, 1536, 1, 8, 18, 4)
-STREAM_PAIR(swiglu, 1536, 1, 12, 8, 4)
-STREAM_PAIR(swiglu, 1536, 1, 12, 9, 4)
-STREAM_PAIR(swiglu, 1536, 1, 12, 10, 4)
-STREAM_PAIR(swiglu, 1536, 1, 12, 12, 4)
-STREAM_PAIR(swiglu, 1536, 1, 12, 13, 4)
 
 // QKV, and the attention that adds as many parts
 PARTS_OF(1536, 1, 1, 4, 2, 4, 4)
@@ -114,39 +86,3 @@ ATTENTION_OF_PARTS(4, 12, 2, plain, false, 3, 1, 8, 3, 0, 0, 2)
 
 // head
 HEAD_OF(1536, 4, 4)
-
-// Gate and up, and down, by products of a whole warpgroup.  `grouped`: gate and up leave their rows as such a down reads them.
-#include "rows_group.cuh"
-#include "rows_group_residual.cuh"
-#define GROUP(K, SPLIT, PIECES)                                                                                                   \
-  extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128, 4)                                              \
-      rows_group_swiglu_k##K##_s##SPLIT##_p##PIECES(const __grid_constant__ RowsProductArguments a) {                             \
-    rows_group<K, SPLIT, PIECES, false>(a);                                                                                       \
-  }                                                                                                                               \
-  extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128, 4)                                              \
-      rows_group_swiglu_k##K##_s##SPLIT##_p##PIECES##_grouped(const __grid_constant__ RowsProductArguments a) {                   \
-    rows_group<K, SPLIT, PIECES, true>(a);                                                                                        \
-  }
-#define GROUP_RESIDUAL(K, TILES, SPLIT, STAGES, SLOTS, BLOCKS)                                                                      \
-  extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128, BLOCKS)                                             \
-      rows_group_residual_k##K##_t##TILES##_s##SPLIT##_w##STAGES##_n##SLOTS(const __grid_constant__ RowsProductArguments a) {     \
-    rows_group_residual<K, TILES, SPLIT, STAGES, SLOTS>(a);                                                                       \
-  }
-GROUP(1536, 2, 3)
-GROUP(1536, 2, 4)
-GROUP(1536, 2, 5)
-GROUP(1536, 2, 6)
-GROUP(1536, 2, 8)
-GROUP(1536, 2, 10)
-GROUP(1536, 4, 4)
-GROUP(1536, 4, 6)
-GROUP(1536, 4, 8)
-GROUP_RESIDUAL(8960, 2, 8, 2, 3, 4)
-GROUP_RESIDUAL(8960, 2, 8, 3, 3, 4)
-GROUP_RESIDUAL(8960, 2, 8, 4, 3, 4)
-GROUP_RESIDUAL(8960, 2, 8, 4, 5, 3)
-GROUP_RESIDUAL(8960, 2, 8, 6, 4, 3)
-GROUP_RESIDUAL(8960, 1, 5, 4, 3, 4)
-GROUP_RESIDUAL(8960, 1, 5, 6, 4, 4)
-GROUP_RESIDUAL(8960, 1, 5, 8, 6, 3)
-GROUP_RESIDUAL(8960, 1, 4, 8, 4, 4)

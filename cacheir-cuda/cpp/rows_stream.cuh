@@ -3,7 +3,6 @@
 // As stream.cuh, by row: a block walks over its tiles (every gridDim.x-th one) of the packed matrix, and each warp has STAGES
 // steps of its own slice of k under way, some of them before the rows are there.  The rows stay in registers.
 #pragma once
-#include "cluster.cuh"
 #include "rows_product.cuh"
 
 // Where a step of a tile begins in a matrix that is packed in blocks of TOGETHER tiles: a kilobyte, behind it the same step of
@@ -12,42 +11,32 @@ template <int K, int TOGETHER> __device__ __forceinline__ size_t packed_step(int
   return ((size_t)(tile / TOGETHER) * (K / 32) * TOGETHER + step * TOGETHER + tile % TOGETHER) * 1024;
 }
 
-// EVEN: tiles that are no whole turn of the blocks are dealt as halves, of four outputs, one to a block; twice as many must not be
-// more than the blocks.
-// PAIR: the two blocks of a cluster read half of the rows each, and send them to the other.
-template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES, bool EVEN = false, bool PAIR = false>
+template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES>
 __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   constexpr int SLICE = K / WARPS, STEPS = SLICE / 32, R = 8 * ROW_TILES, THREADS = WARPS * 32, STRIDE = 16 + 4;
   constexpr int OUTPUTS = EPILOGUE == Epilogue::swiglu ? 8 : 16;  // of a tile
   constexpr int LANES = OUTPUTS * R * 4 <= THREADS ? 4 : OUTPUTS * R * 2 <= THREADS ? 2 : 1;  // finish an output of a row
   constexpr int ROUNDS = (OUTPUTS * R * LANES + THREADS - 1) / THREADS, SPAN = R * STRIDE + 8;
   static_assert(K % WARPS == 0 && SLICE % 32 == 0 && EPILOGUE != Epilogue::residual, "stream");
-  static_assert(!EVEN || EPILOGUE == Epilogue::swiglu, "halves are lanes of both gate and up");
   extern __shared__ __align__(128) char held[];  // [WARPS][STAGES][1024], then float [2][WARPS][SPAN]
   __shared__ float scales[R];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   let_next_start();
 
   // 1. The first steps of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
-  const int all = a.outputs / OUTPUTS;
-  const int whole = all / (int)gridDim.x, half_tile = whole * (int)gridDim.x + (int)blockIdx.x / 2, half = blockIdx.x & 1;
-  const bool halved = EVEN && half_tile < all;  // the block's last tile is half of one
-  const int tiles = EVEN ? whole + halved : (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+  const int tiles = (a.outputs / OUTPUTS - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
   const u32 ring = shared_address(held) + warp * STAGES * 1024 + lane * 16;
   const char *weights = (const char *)a.weights + packed_step<K, TOGETHER>(0, warp * STEPS) + lane * 16;
   int left = tiles * STEPS, ahead = 0, asked = blockIdx.x;  // tile
   auto ask = [&](int stage) {
     if (left > 0) {
       const char *at = weights + packed_step<K, TOGETHER>(asked, ahead);
-      if (!EVEN || !halved || left > STEPS || lane >> 4 == half) {
-        copy_piece(ring + stage * 1024, at);
-        copy_piece(ring + stage * 1024 + 512, at + 512);
-      }
+      copy_piece(ring + stage * 1024, at);
+      copy_piece(ring + stage * 1024 + 512, at + 512);
       left--;
       if (++ahead == STEPS) {
         ahead = 0;
         asked += gridDim.x;
-        if (EVEN && halved && left == STEPS) asked = half_tile;
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -59,50 +48,14 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   const float *squares = a.squares;
   const int square_count = a.square_count;
   asm volatile("" : "+l"(rows), "+l"(squares));  // read the launch's parameters now, not after the wait
-  // Which of the row tiles are first in `x`: in a pair those that the block reads itself.
-  constexpr int HALF = ROW_TILES / 2, SENT = HALF * STEPS * 512;  // of a warp, to the other block
-  const int flip = PAIR ? (blockIdx.x & 1) * HALF : 0;
-  u32 barrier = 0, sent = 0;
-  if constexpr (PAIR) {
-    static_assert(ROW_TILES % 2 == 0 && SENT <= 2 * SPAN * 4, "what is sent lies where the sums come to lie");
-    __shared__ __align__(8) unsigned long long arrived[WARPS];
-    barrier = shared_address(&arrived[warp]);
-    sent = shared_address(held) + WARPS * STAGES * 1024 + warp * SENT + lane * 16;
-    if (lane == 0) {
-      barrier_init(barrier, 1);
-      expect_bytes(barrier, SENT);
-    }
-    __syncwarp();
-    arrive_at_cluster();
-  }
 
   // 2. The rows.
   wait_for_previous();
   uint4 x[ROW_TILES][STEPS];
 #pragma unroll
-  for (int c = 0; c < (PAIR ? HALF : ROW_TILES); c++)
+  for (int c = 0; c < ROW_TILES; c++)
 #pragma unroll
-    for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + ((c + flip) * (K / 32) + p) * 256);
-  if constexpr (PAIR) {
-    wait_for_cluster();
-    const u32 there = in_block(sent, blockIdx.x & 1 ^ 1), barrier_there = in_block(barrier, blockIdx.x & 1 ^ 1);
-#pragma unroll
-    for (int c = 0; c < HALF; c++)
-#pragma unroll
-      for (int p = 0; p < STEPS; p++)
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];"
-                     :: "r"(there + (c * STEPS + p) * 512), "r"(x[c][p].x), "r"(x[c][p].y), "r"(x[c][p].z), "r"(x[c][p].w),
-                        "r"(barrier_there) : "memory");
-    await_bytes(barrier);
-#pragma unroll
-    for (int c = 0; c < HALF; c++)
-#pragma unroll
-      for (int p = 0; p < STEPS; p++) {
-        uint4 &v = x[HALF + c][p];
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(sent + (c * STEPS + p) * 512) : "memory");
-      }
-  }
+    for (int p = 0; p < STEPS; p++) x[c][p] = load_activation(rows + (c * (K / 32) + p) * 256);
   row_scales<K, R, WARPS>(squares, square_count, a.eps, scales);  // the first tile's barrier comes before they are read
 
   // 3. Tile by tile.
@@ -124,12 +77,11 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
       if (++stage == STAGES) stage = 0;
     }
     float *const sums = all_sums + (i & 1) * WARPS * SPAN;  // the tile before last is finished: its warps came through a barrier
-    if (PAIR && i == 0) __syncthreads();  // every warp has what was sent to it
 #pragma unroll
     for (int c = 0; c < ROW_TILES; c++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const int row = 8 * (PAIR ? c ^ flip : c) + 2 * t + (j & 1);
+        const int row = 8 * c + 2 * t + (j & 1);
         sums[warp * SPAN + row * STRIDE + 8 * (j >> 1) + g] = sum[c][j];
       }
     __syncthreads();
@@ -137,9 +89,8 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
     for (int round = 0; round < ROUNDS; round++) {
       const int index = round * THREADS + threadIdx.x, pair = index / LANES, part = index % LANES;
       if ((index & ~31) >= OUTPUTS * R * LANES) break;
-      const bool of_half = EVEN && halved && i == whole;
       const int row = pair / OUTPUTS, own = pair % OUTPUTS;
-      const int output = (of_half ? half_tile : (int)blockIdx.x + i * (int)gridDim.x) * OUTPUTS + own;
+      const int output = ((int)blockIdx.x + i * (int)gridDim.x) * OUTPUTS + own;
       float v = 0, u = 0;
 #pragma unroll
       for (int j = 0; j < WARPS / LANES; j++) {
@@ -154,7 +105,7 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
       }
       v *= scales[row];
       u *= scales[row];
-      if (part || (of_half && own / 4 != half)) continue;
+      if (part) continue;
       if constexpr (EPILOGUE == Epilogue::qkv)
         ((float *)a.out)[(size_t)row * a.outputs + output] = v + (a.bias ? a.bias[output] : 0.f);
       else

@@ -26,7 +26,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_kernel_is_beside_float64(emulate: ModuleType) -> None:
-    told = emulate.run([OUTPUT, "rows_stream_swiglu_k1536_t1_w12_s8_c4_even_pair"]).splitlines()
+    told = emulate.run([OUTPUT, "rows_stream_swiglu_k1536_t1_w12_s8_c4"]).splitlines()
     assert len(told) == 6 and all(line.startswith("ok ") for line in told)  # the early one too; copies at once and late
 
 

@@ -50,9 +50,6 @@ class Stood:
         chain = importlib.import_module("rows_chain")
         buffers, tensors, layer, given = self.buffers, self.tensors, self.chain.layers[0], one.arguments
         kind = one.kernel.split("_")[1]
-        groups, by_group = importlib.import_module("rows_group_tiles"), kind == "group"
-        if by_group:
-            kind = "residual" if "_residual_" in one.kernel else "stream"
 
         def matrix(*names: str) -> Any:
             return torch.cat([tensors[name].float() for name in names])
@@ -80,12 +77,10 @@ class Stood:
         elif kind == "stream":
             rows = chain.untiled(buffers.middle_normed).float() * scale(buffers.middle_squares, given.square_count)
             gate, up = (rows @ matrix(name).T for name in layer.gate_up)
-            lie = groups.grouped if one.kernel.endswith("_grouped") else chain.tiled
-            buffers.gated.copy_(lie((torch.nn.functional.silu(gate) * up).bfloat16()))
+            buffers.gated.copy_(chain.tiled((torch.nn.functional.silu(gate) * up).bfloat16()))
         elif kind == "residual":
             down = "k8960" in one.kernel
-            lay = groups.ungrouped if by_group else chain.untiled
-            rows = lay(buffers.gated if down else buffers.attended).float()
+            rows = chain.untiled(buffers.gated if down else buffers.attended).float()
             made = (buffers.middle if down else buffers.hidden) + rows @ matrix(layer.down if down else layer.output).T
             following = matrix(self.chain.layers[1].norm if down else layer.feed_forward_norm)
             left = (buffers.hidden, buffers.normed, buffers.squares)
@@ -153,7 +148,7 @@ def test_a_graph_of_all_layers_is_held_to_its_bits_and_timed_by_its_contexts(
     def times(launches: Any, resets: Any, repeats: int) -> list[float]:
         for reset in resets:
             reset()
-            seen.append((len(launches), int(timer._inputs.positions[0])))
+            seen.append((len(launches), int(timer.inputs.positions[0])))
         return [0.001 * position for _, position in seen[-len(resets) :]]
 
     stood.times = times

@@ -65,7 +65,9 @@ struct Error {
   }
 };
 
-template <int K, int WARPS, int STAGES, int ROW_TILES, bool EVEN, bool PAIR> bool stream_case(const char *name) {
+// Each case has the template parameters of its kernel.
+template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW_TILES> bool rows_stream_case(const char *name) {
+  static_assert(TOGETHER == 1 && EPILOGUE == Epilogue::swiglu, "other streams are not emulated");
   constexpr int BLOCKS = 10, TILES = 2 * BLOCKS + 4, N = 8 * TILES, R = 8 * ROW_TILES, PARTS = 96;
   Array<bf16> matrix((size_t)2 * N * K), rows(R * K), out(R * N);
   Array<float> squares(R * PARTS);
@@ -76,9 +78,8 @@ template <int K, int WARPS, int STAGES, int ROW_TILES, bool EVEN, bool PAIR> boo
   RowsProductArguments a{};
   a.weights = weights.at(), a.rows = rows.at(), a.squares = squares.at(), a.out = out.at();
   a.square_count = PARTS, a.outputs = N, a.eps = 1e-6f;
-  for (int block = 0; block < BLOCKS; block += PAIR ? 2 : 1)
-    run_cluster(block, PAIR ? 2 : 1, WARPS * 32, BLOCKS, [&] { rows_stream<K, 1, WARPS, Epilogue::swiglu, STAGES, ROW_TILES, EVEN, PAIR>(a); },
-                random_bits);
+  for (int block = 0; block < BLOCKS; block++)
+    run_cluster(block, 1, WARPS * 32, BLOCKS, [&] { rows_stream<K, TOGETHER, WARPS, EPILOGUE, STAGES, ROW_TILES>(a); }, random_bits);
   Error error;
   for (int row = 0; row < R; row++) {
     double sum = 0;
@@ -92,8 +93,8 @@ template <int K, int WARPS, int STAGES, int ROW_TILES, bool EVEN, bool PAIR> boo
   return error.tell(name);
 }
 
-template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY>
-bool residual_case(const char *name) {
+template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY = false>
+bool rows_residual_case(const char *name) {
   constexpr int CLUSTERS = 2, N = CLUSTERS * 16 * TILES * GROUPS, R = 8 * ROW_TILES;
   constexpr int SQUARES = CLUSTERS * (SPLIT <= 1 ? 1 : SPLIT <= 2 ? 2 : SPLIT <= 4 ? 4 : 8);
   Array<bf16> matrix((size_t)N * K), rows(R * K), next(R * N);
@@ -125,7 +126,8 @@ bool residual_case(const char *name) {
   return error.tell(name, 1e-5);
 }
 
-template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int ROW_TILES> bool parts_case(const char *name) {
+template <int K, int TOGETHER, int TILES, int GROUPS, int PARTS, int SPLIT, int ROW_TILES> bool rows_parts_case(const char *name) {
+  static_assert(TOGETHER == 1, "as packed() packs it");
   constexpr int EACH = 16 * TILES * GROUPS, N = 2 * EACH, R = 8 * ROW_TILES;
   Array<bf16> matrix((size_t)N * K), rows(R * K);
   Array<float> out(R * SPLIT * N);
@@ -135,7 +137,7 @@ template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int ROW_TILES> boo
   RowsProductArguments a{};
   a.weights = weights.at(), a.rows = rows.at(), a.out = out.at(), a.outputs = N;
   for (int block = 0; block < N / EACH * SPLIT; block++)
-    run_cluster(block, 1, GROUPS * PARTS * 32, N / EACH * SPLIT, [&] { rows_parts<K, 1, TILES, GROUPS, PARTS, SPLIT, ROW_TILES>(a); },
+    run_cluster(block, 1, GROUPS * PARTS * 32, N / EACH * SPLIT, [&] { rows_parts<K, TOGETHER, TILES, GROUPS, PARTS, SPLIT, ROW_TILES>(a); },
                 random_bits);
   Error error;
   for (int row = 0; row < R; row++)

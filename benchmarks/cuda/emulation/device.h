@@ -156,9 +156,6 @@ inline void store_there(u32 to, u32 barrier, float a, float b, float c, float d)
   memcpy(at_shared(to), &v, sizeof v);
   count(counted.at(barrier), 0, -16);
 }
-inline void store_words_there(u32 to, u32 a, u32 b, u32 c, u32 d, u32 barrier) {
-  store_there(to, barrier, float_of(a), float_of(b), float_of(c), float_of(d));
-}
 inline void arrive_at_cluster() { meetings[{-1, 0}].came++; }
 inline void wait_for_cluster() { while (meetings[{-1, 0}].came < (int)fibers.size()) let_others_run(); }
 

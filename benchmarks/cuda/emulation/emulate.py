@@ -1,7 +1,7 @@
 """The CUDA C++ kernels for several rows on a processor, beside float64: python emulate.py [KERNEL...]
 
 Streams, residual products and QKV in parts of ``rows_chain.cu`` and ``rows_searched.cuh`` whose names hold one of the
-words KERNEL (all: 4 minutes). Their sources are compiled as they are, by g++, but for the GPU's own instructions, which
+words KERNEL (all: 2 minutes). Their sources are compiled as they are, by g++, but for the GPU's own instructions, which
 ``device.h`` stands for; so indices, barriers, rings and what waits for what are seen, but no time and no memory model.
 """
 
@@ -11,41 +11,37 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[2] / "cacheir-cuda" / "cpp"
 COMPILE = ["g++", "-O1", "-std=c++17", "-fpermissive", "-w"]
+# A macro's name and parameters; the kernel that it makes; the function that is its body, and the arguments of that.
+MACRO = re.compile(
+    r"^#define (\w+)\(([^)]*)\) *\\\n(?:.*\\\n)*? +(rows_\w+##[\w#]+)\((?:.*\\\n)*?"
+    r" +(rows_stream|rows_residual|rows_parts)<(.*)>\(a\);",
+    re.MULTILINE,
+)
 ASM = re.compile(r"asm volatile\((?:[^;]|;(?!\n))*?\);(?=\s*(?://|\n|$|\}))")
 OPERAND = r'"{}"\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)'
 
 
 def cases(words: Sequence[str]) -> list[tuple[str, str]]:
-    """(Name, call) of each kernel with one of ``words`` in its name."""
+    """(Name, call) of each kernel with one of ``words`` in its name, as the macros of the sources make them."""
     text = "".join((SOURCES / name).read_text() for name in ("rows_chain.cu", "rows_searched.cuh"))
     made = []
-    for macro, line in re.findall(r"^(STREAM\w*|RESIDUAL\w*|PARTS_OF)\(([^)\n]*)\)$", text, re.MULTILINE):
-        given = line.split(", ")
-        if macro.startswith("STREAM"):
-            kind, columns, together, warps, stages, rows = given
-            if (kind, together) != ("swiglu", "1"):
-                continue
-            ways = [("", 0, 0)] if macro == "STREAM" else [("_even", 1, 0)]
-            if macro == "STREAM_PAIR":
-                ways = [("_pair", 0, 1), ("_even_pair", 1, 1)]
-            for ending, even, pair in ways:
-                name = f"rows_stream_swiglu_k{columns}_t1_w{warps}_s{stages}_c{rows}{ending}"
-                made.append((name, f"stream_case<{columns}, {warps}, {stages}, {rows}, {even}, {pair}>"))
-        elif macro == "PARTS_OF":
-            columns, _, *shape, rows = given
-            name = "rows_parts_qkv_k{}_t{}_g{}_p{}_s{}_c{}".format(columns, *shape, rows)
-            made.append((name, f"parts_case<{columns}, {', '.join(shape)}, {rows}>"))
-        else:
-            early = macro == "RESIDUAL_EARLY"
-            name = "rows_residual_k{}_t{}_g{}_p{}_s{}_w{}_n{}_b{}_c{}".format(*given) + "_early" * early
-            made.append((name, f"residual_case<{', '.join(given[:7])}, {given[8]}, {int(early)}>"))
+    for macro, names, kernel, body, arguments in MACRO.findall(text):
+        for line in re.findall(rf"^{macro}\(([^)\n]*)\)$", text, re.MULTILINE):
+            given = dict(zip(names.split(", "), line.split(", "), strict=True))
+            if given.get("EPILOGUE", "swiglu") == "swiglu" and given.get("TOGETHER", "1") == "1":
+                made.append((_filled(kernel, given), f"{body}_case<{_filled(arguments, given)}>"))
     return [(name, call) for name, call in made if not words or any(word in name for word in words)]
+
+
+def _filled(text: str, given: Mapping[str, str]) -> str:
+    """``text`` of a macro with its parameters' values."""
+    return "".join(given.get(part, part) for part in re.split(r"(?:##|\b)", text))
 
 
 def on_a_processor(statement: str) -> str:
@@ -62,10 +58,6 @@ def on_a_processor(statement: str) -> str:
         return f"await_groups({operand('n', 0)});"
     if "bar.sync" in statement:
         return f"named_barrier({operand('r', 0)}, {operand('n', 0)});"
-    if "st.async" in statement:
-        return f"store_words_there({', '.join(operand('r', at) for at in range(6))});"
-    if "ld.shared.v4" in statement:
-        return f"memcpy(&v, at_shared({operand('r', 0)}), 16);"
     if "cp.async.cg" in statement:
         return f"copy_rows({operand('r', 0)}, {operand('l', 0)});"
     if statement.startswith('asm volatile("" :'):
