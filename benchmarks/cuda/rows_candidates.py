@@ -19,15 +19,6 @@ KERNELS = (*LAYER, "head")
 
 
 @dataclass(frozen=True)
-class EarlyTile(ResidualTile):
-    """The product begins with the first of the rows."""
-
-    def kernel(self, columns: int) -> str:
-        """The function's name in the cubin."""
-        return super().kernel(columns) + "_early"
-
-
-@dataclass(frozen=True)
 class HeadTile:
     """The head with ``stages`` kilobytes of weights under way in each warp."""
 
@@ -46,13 +37,14 @@ Tile = Product | AttentionTile | HeadTile
 Plan = dict[str, Tile]  # by kernel; what is not named is the package's choice
 
 DOWN = (
-    (3, 2, 4, 6, 3, 3, 1), (3, 2, 4, 6, 2, 3, 1), (3, 2, 4, 6, 2, 4, 1), (3, 2, 4, 6, 3, 2, 1), (3, 2, 4, 6, 2, 2, 1),
-    (3, 2, 6, 6, 2, 2, 1), (3, 2, 5, 6, 2, 3, 1), (2, 3, 4, 6, 3, 3, 1), (2, 3, 4, 6, 2, 4, 1), (2, 3, 4, 6, 2, 6, 1),
-    (4, 2, 4, 8, 2, 3, 1), (4, 2, 4, 8, 2, 5, 1), (2, 2, 4, 5, 2, 2, 1), (2, 2, 4, 5, 3, 3, 1), (2, 2, 4, 5, 4, 3, 1),
+    (3, 2, 4, 6, 3, 3, 1), (3, 2, 4, 6, 2, 3, 1), (3, 2, 4, 6, 2, 4, 1), (3, 2, 4, 6, 2, 6, 1), (3, 2, 4, 6, 3, 2, 1),
+    (3, 2, 4, 6, 2, 2, 1), (3, 2, 6, 6, 2, 2, 1), (3, 2, 5, 6, 2, 3, 1), (2, 3, 4, 6, 3, 3, 1), (2, 3, 4, 6, 2, 4, 1),
+    (2, 3, 4, 6, 2, 6, 1), (4, 2, 4, 8, 2, 3, 1), (4, 2, 4, 8, 2, 5, 1), (2, 2, 4, 5, 2, 2, 1), (2, 2, 4, 5, 3, 3, 1),
+    (2, 2, 4, 5, 4, 3, 1),
 )  # fmt: skip
 DOWN_EARLY = (
-    (3, 2, 4, 6, 2, 6, 1), (3, 2, 4, 6, 3, 3, 1), (3, 2, 4, 6, 2, 3, 1), (3, 2, 4, 6, 2, 4, 1), (3, 2, 6, 6, 2, 2, 1),
-    (3, 2, 5, 6, 2, 3, 1), (2, 3, 4, 6, 2, 6, 1), (2, 3, 4, 6, 3, 3, 1), (4, 2, 4, 8, 2, 5, 1), (2, 2, 4, 5, 3, 3, 1),
+    (3, 2, 4, 6, 2, 6, 1), (3, 2, 4, 6, 3, 3, 1), (3, 2, 4, 6, 2, 4, 1), (3, 2, 6, 6, 2, 2, 1), (3, 2, 5, 6, 2, 3, 1),
+    (2, 3, 4, 6, 2, 6, 1), (2, 3, 4, 6, 3, 3, 1), (4, 2, 4, 8, 2, 5, 1), (2, 2, 4, 5, 3, 3, 1),
 )  # fmt: skip
 OUTPUT = (
     (2, 2, 3, 4, 2, 2, 3), (2, 2, 2, 4, 2, 2, 2), (2, 2, 2, 4, 3, 2, 2), (2, 2, 2, 4, 3, 3, 2), (4, 1, 4, 4, 2, 2, 2),
@@ -64,14 +56,19 @@ GATE = (
     (12, 7), (12, 8), (12, 9), (12, 10), (12, 11), (12, 13), (8, 9), (8, 10), (8, 12), (8, 18), (6, 16), (6, 24),
     (16, 8),
 )  # fmt: skip
-QKV = ((1, 4, 2, 4), (2, 2, 3, 4), (4, 1, 4, 4), (1, 4, 1, 4), (2, 2, 4, 3), (2, 2, 4, 2))
-ATTENTION = (
-    (2, 1, 8, 2, 0, 0, 2),
-    (2, 1, 8, 4, 0, 0, 2),
-    (2, 1, 12, 2, 0, 0, 1),
-    (2, 1, 16, 2, 0, 0, 1),
-    (3, 1, 8, 3, 0, 0, 2),
-)
+# Tiles, groups, parts of a block, parts of the columns, as many as the attention next must add.
+QKV = ((1, 4, 2, 4), (2, 2, 3, 4), (4, 1, 4, 4), (1, 4, 1, 4), (2, 2, 4, 3), (2, 2, 4, 4))
+# By the parts that it adds; where the package's QKV leaves another number, it is QKV[-1] that leaves them.
+ATTENTION = {
+    2: (
+        (2, 1, 8, 2, 0, 0, 2), (2, 1, 8, 4, 0, 0, 2), (2, 1, 12, 2, 0, 0, 1), (2, 1, 16, 2, 0, 0, 1),
+        (3, 1, 8, 3, 0, 0, 2), (3, 1, 8, 2, 0, 0, 2),
+    ),
+    4: (
+        (2, 1, 8, 2, 0, 0, 2), (2, 1, 8, 4, 0, 0, 2), (2, 1, 12, 2, 0, 0, 1), (2, 1, 16, 2, 0, 0, 1),
+        (3, 1, 8, 3, 0, 0, 2),
+    ),
+}  # fmt: skip
 HEAD = (4,)
 
 
@@ -81,18 +78,23 @@ def candidates(chain: Chain) -> dict[str, list[Plan]]:
     gate_up = rows_tile(chain.matrices["gate_up"], ROWS)
     assert isinstance(gate_up, StreamTile), "the search is of a shape whose gate and up stream"
 
-    def qkv(given: tuple[int, int, int, int]) -> Plan:
-        tile = PartsTile(*given, ROWS)
-        return {"qkv": tile} | ({} if tile.split == chosen.parts else {"attention": replace(chosen, parts=tile.split)})
+    def parts(given: tuple[int, int, int, int]) -> Plan:
+        plan: Plan = {"qkv": PartsTile(*given, ROWS)}
+        return plan if given[-1] == chosen.parts else plan | {"attention": replace(chosen, parts=given[-1])}
+
+    def attention(given: tuple[int, int, int, int, int, int, int], added: int) -> Plan:
+        qkv: Plan = {} if added == chosen.parts else {"qkv": PartsTile(*QKV[-1], ROWS)}
+        return qkv | {"attention": AttentionTile(*given, added)}
+
+    def residual(name: str, by_early: dict[bool, tuple[tuple[int, int, int, int, int, int, int], ...]]) -> list[Plan]:
+        return [{name: ResidualTile(*given, ROWS, early)} for early, every in by_early.items() for given in every]
 
     return {
-        "qkv": [qkv(given) for given in QKV],
-        "attention": [{"attention": AttentionTile(*given, chosen.parts)} for given in ATTENTION],
-        "output": [{"output": ResidualTile(*given, ROWS)} for given in OUTPUT]
-        + [{"output": EarlyTile(*given, ROWS)} for given in OUTPUT_EARLY],
+        "qkv": [parts(given) for given in QKV],
+        "attention": [attention(given, added) for added, every in ATTENTION.items() for given in every],
+        "output": residual("output", {False: OUTPUT, True: OUTPUT_EARLY}),
         "gate_up": [{"gate_up": replace(gate_up, warps=warps, stages=stages)} for warps, stages in GATE],
-        "down": [{"down": ResidualTile(*given, ROWS)} for given in DOWN]
-        + [{"down": EarlyTile(*given, ROWS)} for given in DOWN_EARLY],
+        "down": residual("down", {False: DOWN, True: DOWN_EARLY}),
         "head": [{"head": HeadTile(stages)} for stages in HEAD],
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from rows_bench import DEVICE, Bench
-from rows_candidates import LAYER, ROWS, Plan, PlannedStep
+from rows_candidates import LAYER, QKV, ROWS, Plan, PlannedStep
 from rows_chain import candidates, normed_rows, parts_of, reference_attention, tiled, untiled
 from torch import Tensor
 
@@ -29,6 +29,8 @@ class Held:
 
     def __init__(self, bench: Bench) -> None:
         self._bench, chain = bench, bench.chain
+        most = max(split for *_, split in QKV)  # the package's buffer has room for the parts of its own choice
+        bench.buffers.qkv_parts = torch.zeros(ROWS, most * chain.matrices["qkv"][1], device=DEVICE)
         layer, weights = chain.layers[0], {}
         for name in [*layer.qkv, *layer.biases, *layer.gate_up, layer.output, layer.down, layer.norm]:
             weights[name] = bench.tensors[name].float()

@@ -27,6 +27,19 @@ __device__ __forceinline__ void note_time(unsigned long long *trace, int place, 
 #define NOTE_TIME(...)
 #endif
 
+// With -DSTAMPED thread 0 of every block of several rows' kernels notes it for the KERNEL of a layer (benchmarks/cuda/rows_stamps.py).
+#ifdef STAMPED
+__device__ unsigned long long rows_stamps[5][256][8];
+__device__ __forceinline__ void stamp(int kernel, int place) {
+  if (threadIdx.x) return;
+  asm volatile("{ .reg .u64 now; mov.u64 now, %globaltimer; st.global.u64 [%0], now; }"
+               :: "l"(&rows_stamps[kernel][blockIdx.x][place]) : "memory");
+}
+#define STAMP(KERNEL, PLACE) stamp(KERNEL, PLACE)
+#else
+#define STAMP(KERNEL, PLACE)
+#endif
+
 // What a replay starts from.  A kernel reads it before it waits: it changes only in the last kernel of a graph, which
 // the kernels of the next graph wait for.
 struct State {

@@ -101,6 +101,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   const int rank = blockIdx.x % RANKS_OF_ROW, share = blockIdx.x / RANKS_OF_ROW % SHARES;
   const int kv_head = blockIdx.x / (RANKS_OF_ROW * SHARES) % KV_HEADS, row = blockIdx.x / (RANKS_OF_ROW * SHARES * KV_HEADS);
   const int first_head = kv_head * ALL + share * PER;
+  STAMP(1, 0);
   let_next_start();
 
   // 1. Keys and values of past tokens, and all else that is known already.  What does not depend on each other is read at once.
@@ -186,7 +187,9 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     appended = a.pages + ((size_t)(place_of(groups - 1) + (is_key ? 0 : values_after)) * GROUP + position % GROUP) * HEAD + 2 * lane;
 
   // 2. The row itself.
+  STAMP(1, 1);
   wait_for_previous();
+  STAMP(1, 2);
   if (PROMPT) begin();
   if (is_query || (owns && warp <= PER + 1)) {
     Turned x;
@@ -214,6 +217,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   }
   __syncthreads();
 
+  STAMP(1, 3);
   // 3. Group by group.  Lane (g, t) has tokens g and g + 8 of heads t and t + 4, and of the result dimensions g + 8 i.
   float most[TILES], sum[TILES], o[TILES][8][4] = {};
 #pragma unroll
@@ -302,6 +306,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
   }
 
   // 4. The parts of all warps.
+  STAMP(1, 4);
   auto part_of = [&](int of_warp) {
     return (float *)(held + of_warp * (PIECES * PIECE) + (MERGERS > 1 ? of_warp % MERGERS * (128 / MERGERS) : 0));
   };
@@ -367,6 +372,7 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
                     in_block(barrier, at / DIMS), value.x, value.y, top, total);
     }
   }
+  STAMP(1, 7);
   if (RANKS_OF_ROW == 1 || ranks == 1) return;
 
   // 5. The parts of all blocks: each finishes some dimensions.

@@ -19,7 +19,14 @@
   extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(GROUPS * PARTS * 32, BLOCKS)                 \
       rows_residual_k##K##_t##TILES##_g##GROUPS##_p##PARTS##_s##RANKS##_w##STAGES##_n##SLOTS##_b##BLOCKS##_c##ROW_TILES(   \
           const __grid_constant__ RowsProductArguments a) {                                                                \
-    rows_residual<K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, ROW_TILES>(a);                                            \
+    rows_residual<K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, ROW_TILES, false, (GROUPS * PARTS * BLOCKS <= 18)>(a);     \
+  }
+// It begins with the first of the rows.
+#define RESIDUAL_EARLY(K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, BLOCKS, ROW_TILES)                                        \
+  extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(GROUPS * PARTS * 32, BLOCKS)                      \
+      rows_residual_k##K##_t##TILES##_g##GROUPS##_p##PARTS##_s##RANKS##_w##STAGES##_n##SLOTS##_b##BLOCKS##_c##ROW_TILES##_early( \
+          const __grid_constant__ RowsProductArguments a) {                                                                     \
+    rows_residual<K, TILES, GROUPS, PARTS, RANKS, STAGES, SLOTS, ROW_TILES, true, (GROUPS * PARTS * BLOCKS <= 18)>(a);         \
   }
 #define ATTENTION(HEADS, KV_HEADS, NAME, NORMED, SHARES, RANKS_OF_ROW, WARPS, PIECES, AHEAD, ALONE, BLOCKS)                      \
   extern "C" __global__ void __cluster_dims__(RANKS_OF_ROW, 1, 1) __launch_bounds__(WARPS * 32, BLOCKS)                  \
@@ -125,13 +132,13 @@ APPEND(12, 2, plain, false)
 PRODUCT(residual, 1536, 16, 1, 12, registers, 2, 4, 1, 1)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 2, 4, 2, 2)
 PRODUCT(qkv, 1536, 16, 1, 12, registers, 1, 4, 4, 2)
-PARTS_OF(1536, 1, 2, 2, 4, 4, 4)
-ATTENTION_OF_PARTS(4, 12, 2, plain, false, 2, 1, 8, 3, 0, 0, 2)
+PARTS_OF(1536, 1, 2, 2, 4, 2, 4)
+ATTENTION_OF_PARTS(2, 12, 2, plain, false, 2, 1, 8, 3, 0, 0, 2)
 RESIDUAL(1536, 1, 1, 6, 2, 2, 2, 3, 2)
 RESIDUAL(1536, 2, 2, 3, 4, 2, 2, 2, 4)
 RESIDUAL(8960, 3, 1, 8, 3, 2, 6, 1, 1)
 RESIDUAL(8960, 3, 2, 4, 6, 3, 6, 1, 2)
-RESIDUAL(8960, 3, 2, 4, 6, 2, 6, 1, 4)
+RESIDUAL_EARLY(8960, 3, 2, 4, 6, 2, 3, 1, 4)
 STREAM(swiglu, 1536, 1, 16, 10, 1)
 STREAM(swiglu, 1536, 1, 12, 12, 2)
 STREAM(swiglu, 1536, 1, 12, 12, 4)

@@ -17,6 +17,7 @@ __device__ __forceinline__ void rows_parts(const RowsProductArguments &a) {
   extern __shared__ __align__(128) char held[];  // the rows [ROW_TILES][BLOCK_STEPS][512], then sums float [PARTS][R][STRIDE]
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
   const int group = warp % GROUPS, part = warp / GROUPS, split = blockIdx.x % SPLIT, first_tile = blockIdx.x / SPLIT * (TILES * GROUPS);
+  STAMP(0, 0);
   let_next_start();
 
   // 1. Weights.
@@ -37,7 +38,9 @@ __device__ __forceinline__ void rows_parts(const RowsProductArguments &a) {
   const u32 target = shared_address(held) + threadIdx.x * 16;
 
   // 2. The block's part of the rows.
+  STAMP(0, 1);
   wait_for_previous();
+  STAMP(0, 2);
 #pragma unroll
   for (int first = 0; first < PIECES; first += THREADS) {
     const int i = first + threadIdx.x;
@@ -47,6 +50,7 @@ __device__ __forceinline__ void rows_parts(const RowsProductArguments &a) {
   }
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
+  STAMP(0, 3);
 
   // 3. The product.
   float sum[TILES][ROW_TILES][4] = {};
@@ -66,6 +70,7 @@ __device__ __forceinline__ void rows_parts(const RowsProductArguments &a) {
   }
 
   // 4. The sum over the block's parts.
+  STAMP(0, 4);
   float *const sums = (float *)(held + PIECES * 16);
 #pragma unroll
   for (int n = 0; n < TILES; n++)
@@ -87,4 +92,5 @@ __device__ __forceinline__ void rows_parts(const RowsProductArguments &a) {
     }
     *(float4 *)(out + (size_t)row * SPLIT * a.outputs + 4 * quad) = all;
   }
+  STAMP(0, 7);
 }

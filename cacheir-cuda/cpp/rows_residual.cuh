@@ -10,7 +10,8 @@
 #include "rows_product.cuh"
 
 // EARLY: the product begins with the first of the rows, while those behind it are on their way, and so do the next weights.
-template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY = false>
+// ROOM: there are registers to hold the residual all the while.
+template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY, bool ROOM>
 __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   constexpr int STEPS = K / 64, R = 8 * ROW_TILES, WARPS = GROUPS * PARTS, THREADS = WARPS * 32, STAGE = TILES * 2048;
   constexpr int MOST = ((STEPS + SPLIT - 1) / SPLIT + PARTS - 1) / PARTS;  // steps of a part
@@ -33,6 +34,8 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   const int block_from = rank * STEPS / SPLIT, block_steps = (rank + 1) * STEPS / SPLIT - block_from;
   const int from = block_from + part * block_steps / PARTS, steps = block_from + (part + 1) * block_steps / PARTS - from;
   const int owned = max(0, min(OWN, QUADS - rank * OWN));  // quads of outputs that this block finishes
+  [[maybe_unused]] constexpr int KERNEL = K > 4096 ? 4 : 2;  // of a layer, for stamps
+  STAMP(KERNEL, 0);
   let_next_start();
 
   // 1. The first of the weights, and all else that is known already.  A copy of the warp is of 4 rows by 128 bytes; in
@@ -72,19 +75,29 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
     else __syncwarp();
   };
 
-  // 2. The first of the rows.
+  const int row = threadIdx.x / LANES, quad = threadIdx.x % LANES, output = first_output + 4 * (OWN * rank + quad);
+  const bool finishes = row < R && quad < owned;
+  const size_t place = (size_t)row * a.outputs + output;
+  float4 gain = make_float4(0, 0, 0, 0), residual = gain;
+  if (ROOM && finishes) gain = *(const float4 *)(a.gain + output);
+
+  // 2. The first of the rows, and the residual: asked for behind the product it would come later than the others' sums.
+  STAMP(KERNEL, 1);
   wait_for_previous();
+  STAMP(KERNEL, 2);
 #pragma unroll 1
   for (int i = 0; i < SLOTS; i++) {
     if (i < steps) ask_rows(i, i);
     if (EARLY) asm volatile("cp.async.commit_group;" ::: "memory");
   }
+  if (ROOM && finishes) residual = load_floats(a.residual + place);
   if (!EARLY) {
     asm volatile("cp.async.wait_all;" ::: "memory");
     meet();
   }
 
   // 3. The product.
+  STAMP(KERNEL, 3);
   float sum[TILES][ROW_TILES][4] = {};
   const char *own_rows = held + RING + part * SLOTS * SLOT + lane * 16;
   const char *own_ring = held + warp * STAGES * STAGE + g * 128 + t * 16;
@@ -123,11 +136,8 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
     if (++slot == SLOTS) slot = 0;
     next += 64;
   }
-  const int row = threadIdx.x / LANES, quad = threadIdx.x % LANES, output = first_output + 4 * (OWN * rank + quad);
-  const bool finishes = row < R && quad < owned;
-  const size_t place = (size_t)row * a.outputs + output;
-  float4 gain = make_float4(0, 0, 0, 0), residual = gain;
-  if (finishes) {  // they come while the sums go to and fro
+  STAMP(KERNEL, 4);
+  if (!ROOM && finishes) {
     gain = *(const float4 *)(a.gain + output);
     residual = load_floats(a.residual + place);
   }
@@ -159,6 +169,7 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
   // 4. The sum over the blocks, and what comes after it.
   if ((threadIdx.x & ~31) >= R * LANES) return;
   await_bytes(shared_address(&arrived));
+  STAMP(KERNEL, 5);
   float squared = 0;
   if (finishes) {
     float4 v = residual;
@@ -179,4 +190,5 @@ __device__ __forceinline__ void rows_residual(const RowsProductArguments &a) {
 #pragma unroll
       for (int i = SPLIT; i < SQUARES; i++) squares[i] = 0;
   }
+  STAMP(KERNEL, 7);
 }

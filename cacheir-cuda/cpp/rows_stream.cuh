@@ -21,6 +21,7 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   extern __shared__ __align__(128) char held[];  // [WARPS][STAGES][1024], then float [2][WARPS][SPAN]
   __shared__ float scales[R];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, g = lane >> 2;
+  STAMP(3, 0);
   let_next_start();
 
   // 1. The first steps of the weights.  A lane asks for what it will read itself, so that nobody waits for others.
@@ -50,7 +51,9 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   asm volatile("" : "+l"(rows), "+l"(squares));  // read the launch's parameters now, not after the wait
 
   // 2. The rows.
+  STAMP(3, 1);
   wait_for_previous();
+  STAMP(3, 2);
   uint4 x[ROW_TILES][STEPS];
 #pragma unroll
   for (int c = 0; c < ROW_TILES; c++)
@@ -59,6 +62,7 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
   row_scales<K, R, WARPS>(squares, square_count, a.eps, scales);  // the first tile's barrier comes before they are read
 
   // 3. Tile by tile.
+  STAMP(3, 3);
   float *const all_sums = (float *)(held + WARPS * STAGES * 1024);
   int stage = 0;
   for (int i = 0; i < tiles; i++) {
@@ -76,6 +80,8 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
       ask(stage);
       if (++stage == STAGES) stage = 0;
     }
+    if (i == 0) STAMP(3, 4);
+    if (i == tiles - 1) STAMP(3, 5);
     float *const sums = all_sums + (i & 1) * WARPS * SPAN;  // the tile before last is finished: its warps came through a barrier
 #pragma unroll
     for (int c = 0; c < ROW_TILES; c++)
@@ -113,4 +119,5 @@ __device__ __forceinline__ void rows_stream(const RowsProductArguments &a) {
     }
     __syncwarp();
   }
+  STAMP(3, 7);
 }

@@ -159,6 +159,7 @@ def test_every_choice_fits_the_chip(count: int) -> None:
             fewest, of_block = columns // 64 // tile.split, -(columns // -64 // tile.split)
             most = -(-of_block // tile.parts)
             assert tile.parts <= fewest and min(2, most) <= tile.slots <= most and tile.stages >= 1
+            assert tile.slots > 1 or not tile.early
             lanes = 1 << (tile.quads - 1).bit_length()  # that finish a row
             assert lanes <= 8 and count * lanes <= tile.threads
         elif isinstance(tile, rows_tiles.StreamTile):
@@ -208,8 +209,9 @@ def kernels_of(text: str) -> set[str]:
         for kind, columns, rows, count, warps, hold, fit, pace, row_tiles, _ in found("PRODUCT")
     }
     made |= {
-        f"rows_residual_k{columns}_t{count}_g{groups}_p{parts}_s{ranks}_w{stages}_n{slots}_b{fit}_c{row_tiles}"
-        for columns, count, groups, parts, ranks, stages, slots, fit, row_tiles in found("RESIDUAL")
+        f"rows_residual_k{columns}_t{count}_g{groups}_p{parts}_s{ranks}_w{stages}_n{slots}_b{fit}_c{row_tiles}{ending}"
+        for macro, ending in (("RESIDUAL", ""), ("RESIDUAL_EARLY", "_early"))
+        for columns, count, groups, parts, ranks, stages, slots, fit, row_tiles in found(macro)
     }
     made |= {
         f"rows_{macro.lower()}_{name}_q{heads}_kv{kv}_h{shares}_s{ranks}_w{warps}_p{pieces}_a{ahead}_o{alone}_b{fit}"

@@ -16,7 +16,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the threads are fibers of glibc's ucontext"),
 ]
 OUTPUT, EARLY = "rows_residual_k1536_t2_g2_p2_s4_w3_n3_b2_c4", "rows_residual_k1536_t1_g4_p1_s4_w6_n6_b3_c4_early"
-DOWN = "rows_residual_k8960_t3_g2_p4_s6_w2_n6_b1_c4_early"
+DOWN = "rows_residual_k8960_t3_g2_p4_s6_w2_n3_b1_c4_early"
+NO_ROOM = "rows_residual_k2048_t2_g2_p4_s4_w2_n2_b3_c4"  # for the residual while the product runs
 
 
 @pytest.fixture
@@ -38,6 +39,14 @@ def test_a_kernel_is_beside_float64(emulate: ModuleType) -> None:
             DOWN,
             ("if (!EARLY && (ALL || p == 0)) __syncwarp();", "if (ALL || p == 0) __syncwarp();"),
         ),  # nor those of other warps
+        (
+            OUTPUT,
+            (
+                "if (ROOM && finishes) gain = *(const float4 *)(a.gain + output);",
+                "if (ROOM && finishes) residual = load_floats(a.residual + place);",
+            ),
+        ),  # it is read before the wait
+        (NO_ROOM, ("if (!ROOM && finishes)", "if (false)")),  # it is not read at all
         (EARLY, ("to = of_quad / OWN", "to = 0")),  # every sum goes to the first block, and others wait without end
     ],
 )

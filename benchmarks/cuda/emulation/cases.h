@@ -93,7 +93,7 @@ template <int K, int TOGETHER, int WARPS, Epilogue EPILOGUE, int STAGES, int ROW
   return error.tell(name);
 }
 
-template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY = false>
+template <int K, int TILES, int GROUPS, int PARTS, int SPLIT, int STAGES, int SLOTS, int ROW_TILES, bool EARLY, bool ROOM>
 bool rows_residual_case(const char *name) {
   constexpr int CLUSTERS = 2, N = CLUSTERS * 16 * TILES * GROUPS, R = 8 * ROW_TILES;
   constexpr int SQUARES = CLUSTERS * (SPLIT <= 1 ? 1 : SPLIT <= 2 ? 2 : SPLIT <= 4 ? 4 : 8);
@@ -108,7 +108,7 @@ bool rows_residual_case(const char *name) {
   a.next = next.at(), a.next_squares = squares.at(), a.outputs = N;
   for (int i = 0; i < CLUSTERS; i++)
     run_cluster(i * SPLIT, SPLIT, GROUPS * PARTS * 32, CLUSTERS * SPLIT,
-                [&] { rows_residual<K, TILES, GROUPS, PARTS, SPLIT, STAGES, SLOTS, ROW_TILES, EARLY>(a); }, random_bits);
+                [&] { rows_residual<K, TILES, GROUPS, PARTS, SPLIT, STAGES, SLOTS, ROW_TILES, EARLY, ROOM>(a); }, random_bits);
   Error error, of_next, of_squares;
   for (int row = 0; row < R; row++) {
     double expected = 0, found = 0;

@@ -69,7 +69,7 @@ ATTENTIONS: dict[Heads, dict[int, AttentionTile]] = {
         4: AttentionTile(3, 4, 8, 4, 0, 2, 2),
         8: AttentionTile(3, 2, 8, 4, 0, 2, 2),
         16: AttentionTile(2, 2, 8, 4, 0, 2, 2),
-        32: AttentionTile(2, 1, 8, 3, 0, 0, 2, 4),
+        32: AttentionTile(2, 1, 8, 3, 0, 0, 2, 2),
     },
 }
 PROMPTS = {

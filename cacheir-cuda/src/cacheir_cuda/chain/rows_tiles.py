@@ -62,7 +62,8 @@ class ResidualTile:
 
     A block of the ``split`` of a cluster has ``groups`` times ``parts`` warps, each with ``tiles`` tiles of 16 outputs
     and one part of the block's columns. A warp has ``stages`` steps of 64 columns of its weights under way, a part of
-    the columns ``slots`` steps of the rows. Registers of ``fit`` blocks must fit a multiprocessor.
+    the columns ``slots`` steps of the rows. Registers of ``fit`` blocks must fit a multiprocessor. An ``early`` one
+    begins with the first of its rows.
     """
 
     tiles: int
@@ -73,11 +74,12 @@ class ResidualTile:
     slots: int
     fit: int
     rows: int
+    early: bool = False
 
     def kernel(self, columns: int) -> str:
         """The function's name in the cubin."""
-        shape = f"k{columns}_t{self.tiles}_g{self.groups}_p{self.parts}_s{self.split}"
-        return f"rows_residual_{shape}_w{self.stages}_n{self.slots}_b{self.fit}_c{self.rows // 8}"
+        shape = f"k{columns}_t{self.tiles}_g{self.groups}_p{self.parts}_s{self.split}_w{self.stages}_n{self.slots}"
+        return f"rows_residual_{shape}_b{self.fit}_c{self.rows // 8}" + ("_early" if self.early else "")
 
     def blocks(self, matrix_rows: int) -> int:
         """Blocks for a matrix of ``matrix_rows`` rows."""
@@ -225,11 +227,12 @@ RESIDUALS: dict[Shape, dict[int, tuple[int, int, int, int, int, int, int]]] = {
     ("residual", 2048, 6144): {8: (2, 1, 8, 2, 4, 6, 1), 16: (2, 1, 12, 2, 2, 4, 1), 32: (4, 2, 4, 6, 2, 4, 1)},
     # DeepSeek-R1-Distill-Qwen-1.5B
     ("residual", 1536, 1536): {16: (1, 1, 6, 2, 2, 2, 3), 32: (2, 2, 3, 4, 2, 2, 2)},
-    ("residual", 1536, 8960): {8: (3, 1, 8, 3, 2, 6, 1), 16: (3, 2, 4, 6, 3, 6, 1), 32: (3, 2, 4, 6, 2, 6, 1)},
+    ("residual", 1536, 8960): {8: (3, 1, 8, 3, 2, 6, 1), 16: (3, 2, 4, 6, 3, 6, 1), 32: (3, 2, 4, 6, 2, 3, 1)},
 }
+EARLY = {(("residual", 1536, 8960), 32)}  # of RESIDUALS, with the rows of the step
 # Matrix -> rows of the step -> tiles, groups, parts, parts of the columns whose sums are left apart (``PartsTile``); a
 # prompt's rows take the choices above. The attention next adds as many (``rows_attention_tiles``).
-PARTS: dict[Shape, dict[int, tuple[int, int, int, int]]] = {("qkv", 2048, 1536): {32: (2, 2, 4, 4)}}
+PARTS: dict[Shape, dict[int, tuple[int, int, int, int]]] = {("qkv", 2048, 1536): {32: (2, 2, 4, 2)}}
 # Width of the rows -> rows of the step -> the product that brings pages into the L2 cache ahead of the attention that
 # reads them; "": none.
 BRINGERS = {
@@ -258,7 +261,7 @@ def rows_tile(shape: Shape, count: int) -> Product | None:
         return StreamTile(CHOICES[shape], *stream, count)
     residual = RESIDUALS.get(shape, {}).get(count)
     if residual:
-        return ResidualTile(*residual, count)
+        return ResidualTile(*residual, count, (shape, count) in EARLY)
     found = HOLDS.get(shape, {}).get(count)
     return RowsTile(CHOICES[shape], *found, count) if found else None
 
