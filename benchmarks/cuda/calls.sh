@@ -205,8 +205,8 @@ Path(sys.argv[1], 'untried_adapters.json').write_text(json.dumps(rows, indent=1)
     kernel=cuda.adapter.flash_attention_prefill,cuda.adapter.flashinfer_prefill,cuda.adapter.flashinfer_batch_decode,cuda.adapter.flashinfer_single_decode
   cat "$made/suite.txt"
   ;;
-sanitizer) # 100 s: compute-sanitizer on steps of a tiny model, the chains of four shapes, kernels of single ops
-  part 105 sanitize env OUT="$made" SECONDS_EACH=95 sh benchmarks/cuda/next_session.sh sanitize
+sanitizer) # 115 s: compute-sanitizer on steps of a tiny model, the chains of four shapes, kernels of single ops
+  part 215 sanitize env OUT="$made" SECONDS_EACH=205 sh benchmarks/cuda/next_session.sh sanitize
   cat "$made"/sanitized_*.txt | grep "exit status"
   ;;
 steps) # 70 s alone, 8 more where the model is to be made: a step of R1 at 32 rows by the engine, by its graphs, by the search's

@@ -4,8 +4,9 @@ A kernel or adapter whose library could not be had is "not run", with the reason
 is no must that is missed. The issue's geometric mean is read as that of all 36 cells; those of each model are told.
 
 A figure is taken from the newest of its sources, better or not: each file says when it was ``measured``. Older files,
-which do not, come last, in the order of ``measured``'s readers. A figure of notes.md alone, whose samples were not
-kept or are of kernels of before, is told beside, and does not count as measured.
+which do not, come last, in the order of ``measured``'s readers. A time of fewer samples than the 20 that are asked does
+not take the place of one that has them. A figure of notes.md alone, whose samples were not kept or are of kernels of
+before, is told beside, and does not count as measured.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ FORCED = (
     "fused_rmsnorm_qkv_rope=cuda.cpp.fused_rmsnorm_qkv_rope", "linear=cuda.triton.matmul",
     "paged_attention_prefill=cuda.torch.paged_attention_prefill_sdpa",
 )  # fmt: skip
+SAMPLES, TIMES = 20, ("batch ", "first token", "further token")  # of each time, and which figures are some
 NOTED = {  # model and what -> the figure of notes.md whose samples were not kept
     ("qwen3-0.6b", "batch 8"): 13732, ("qwen3-0.6b", "batch 32"): 24179, ("qwen3-1.7b", "batch 8"): 6780,
     ("qwen3-1.7b", "batch 32"): 15442, ("qwen3-0.6b", "first token at 16"): 1.224,
@@ -225,7 +227,7 @@ def measured(folder: Path) -> dict[tuple[str, str], Found]:
                 stem = path.stem.removeprefix("batch_run_").removeprefix("shape_")
                 for model, what, value, samples in read(given, stem):
                     key = NAMES.get(model, model), what
-                    if key not in made or when > made[key].measured:
+                    if key not in made or (when > made[key].measured and not _too_few(what, samples, made[key])):
                         made[key] = Found(value, samples, path.name, when)
     means = [made.get((model, "geometric mean, times as fast as vLLM")) for model in SMALL]
     each = [mean for mean in means if mean is not None]
@@ -254,6 +256,11 @@ def measured(folder: Path) -> dict[tuple[str, str], Found]:
                 made[model, what] = Found(wrong, wrong + right, path.name)
                 said_of = []
     return made
+
+
+def _too_few(what: str, samples: int, there: Found) -> bool:
+    """Whether a time has fewer samples than are asked, and than what is ``there``."""
+    return what.startswith(TIMES) and samples < min(SAMPLES, there.samples)
 
 
 def _figure(value: float) -> str:
