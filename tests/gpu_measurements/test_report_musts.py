@@ -9,7 +9,11 @@ from typing import Any
 
 
 def written(folder: Path, name: str, when: str, milliseconds: list[float]) -> None:
-    shape: dict[str, Any] = {"model": "qwen3-0.6b", "measured": when, "throughput": {"32": {"samples_ms": milliseconds}}}
+    shape: dict[str, Any] = {
+        "model": "qwen3-0.6b",
+        "measured": when,
+        "throughput": {"32": {"samples_ms": milliseconds}},
+    }
     (folder / name).write_text(json.dumps(shape))
 
 
