@@ -185,3 +185,23 @@ def test_a_hidden_row_neither_runs_ahead_nor_keeps_others_from_it(fake, length):
     assert hidden[-1].outcome == "stop" and hidden[-1].hidden is not None
     assert ids_of(tokens) == fake.expected(executor, [1, 2], 30)
     assert engine.refused_ahead == "" and executor.ahead_calls
+
+
+def test_a_mask_keeps_no_later_answer_from_running_ahead(fake):
+    """The executor refuses rows with a mask, which sampled ones of a padded vocabulary have, and takes greedy ones."""
+    executor = fake.FakeExecutor(page_tokens=5, vocab=320)
+    model = fake.open_fake(executor)
+    engine = Engine(model, LIMITS)
+    greedy = {"temperature": 0.0}
+    engine.generate([job(model, "first", [7, 8, 9], 6, **greedy)])  # steps have been timed
+    executor.ahead_calls.clear()
+    engine.generate([job(model, "sampled", [1, 2, 3], 30, temperature=0.9)])
+    assert not executor.ahead_calls and "mask" in engine.refused_ahead
+    together = [job(model, "greedy", [4, 5], 24, **greedy), job(model, "short", [6], 6, temperature=0.9)]
+    events, _ = engine.generate(together)
+    assert executor.ahead_calls, "once the sampled answer is over, the greedy one runs ahead"
+    history = [4, 5]
+    for _ in range(24):
+        history.append(int(executor.logits(history)[:260].argmax()))
+    assert ids_of(events) == history[2:]
+    check_pages(engine)

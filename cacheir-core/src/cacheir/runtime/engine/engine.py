@@ -22,7 +22,7 @@ from cacheir.runtime.engine.prompt_lookup import Speculation, draft_for
 from cacheir.runtime.engine.queue_limits import check_room
 from cacheir.runtime.engine.spill import SpillPolicy, SpillStore
 from cacheir.runtime.engine.state import EngineState
-from cacheir.runtime.engine.step_data import step_of
+from cacheir.runtime.engine.step_data import is_masked, step_of
 from cacheir.runtime.engine.step_runner import StepRunner
 from cacheir.runtime.engine.steps_to_come import steps_behind, steps_in_call
 from cacheir.runtime.executor import Step
@@ -72,7 +72,7 @@ class Engine:
         self._executor = model.executor
         capabilities = model.executor.capabilities()
         self._samples = "token" in capabilities.heads and (model.runner.mask is None or capabilities.masks)
-        self._runs_ahead = capabilities.run_ahead and self._samples
+        self._runs_ahead = self._masks_ahead = capabilities.run_ahead and self._samples
         self._stops = capabilities.stops_ahead
         self._begins = capabilities.begins_ahead
         self.wanted: Callable[[], bool] = lambda: False  # whether somebody waits for a step to end; any thread's word
@@ -252,6 +252,8 @@ class Engine:
         unforeseen = state.switches or any(entry.draft for entry in state.running)
         if not self._runs_ahead or state.waiting or unforeseen or not self._step_seconds:
             return 1
+        if not self._masks_ahead and any(is_masked(entry, state) for entry in state.running):
+            return 1
         return steps_in_call(state, int(self._ahead_seconds() / self._step_seconds), self._model.limits.max_seq)
 
     def _then(self, plan: EnginePlan) -> int:
@@ -311,7 +313,11 @@ class Engine:
         except UsageError as refusal:
             if call.steps:
                 raise
-            self.refused_ahead, self._runs_ahead = str(refusal), False
+            self.refused_ahead = str(refusal)
+            if any(row.mask is not None for row in step.rows):  # without masks it may run ahead all the same
+                self._masks_ahead = False
+            else:
+                self._runs_ahead = False
             return False
         except Exception:  # noqa: BLE001  whoever is at fault shows in a step of its own
             if not call.steps:

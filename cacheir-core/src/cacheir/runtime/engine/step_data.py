@@ -14,6 +14,14 @@ def step_of(plan: EnginePlan, state: EngineState, then: int = 0) -> Step:
     return Step(mode=plan.mode, rows=rows, then=then)
 
 
+def is_masked(entry: Entry, state: EngineState) -> bool:
+    """Whether the vocabulary's mask goes with the next token of ``entry``.
+
+    A greedy row goes without one, so that it stays on the greedy head; see ``Entry.masked``.
+    """
+    return state.mask is not None and (entry.masked or not entry.job.sampling.greedy)
+
+
 def _row(slot: int, part: Part, state: EngineState) -> Row:
     entry = part.entry
     assert isinstance(entry, Entry)
@@ -27,8 +35,7 @@ def _row(slot: int, part: Part, state: EngineState) -> Row:
         want, want_at = "logits", tuple(range(part.tokens))
     elif part.last:
         want = "logits" if entry.on_host and entry.job.want == "token" else entry.job.want
-        # A greedy row goes without a mask, so that it stays on the greedy head; see ``Entry.masked``.
-        mask = state.mask if want == "token" and (entry.masked or not sampling.greedy) else None
+        mask = state.mask if want == "token" and is_masked(entry, state) else None
     tokens: tuple[int, ...]
     if part.fed == 1:
         tokens = (sequence.ids[start],)
