@@ -32,6 +32,7 @@ class _Answers:
             kv_tokens=_MOST_ROWS * 256,
             compile_options=CompileOptions(max_rows=_MOST_ROWS, max_tokens=_MOST_TOKENS, precise=options["precise"]),
         )
+        self._engine: Any = None  # from the first batch on, as the peer's lives on between cells
         program = self._runtime.artifact.program
         assert program.spec is not None
         self._vocabulary = program.spec.vocab_size
@@ -107,15 +108,12 @@ class _Answers:
         from cacheir.runtime.sampling import SamplingParams
 
         greedy = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0.0)
-        engine = Engine(self._runtime.model)
-        try:
-            jobs = [
-                Job(id=str(number), ids=tuple(ids), sampling=greedy, reuse=False, share_duplicates=False)
-                for number, ids in enumerate(prompts)
-            ]
-            return [[token for event in events for token in event.ids] for events in engine.generate(jobs)]
-        finally:
-            engine.close()
+        self._engine = self._engine or Engine(self._runtime.model)
+        jobs = [
+            Job(id=str(number), ids=tuple(ids), sampling=greedy, reuse=False, share_duplicates=False)
+            for number, ids in enumerate(prompts)
+        ]
+        return [[token for event in events for token in event.ids] for events in self._engine.generate(jobs)]
 
 
 def _logits(runtime: Any, ids: list[int]) -> Any:
