@@ -226,7 +226,7 @@ suite) # 100 s alone on the machine: each kernel's GB/s and TFLOP/s, vLLM's atte
   part 40 tune python3 -m cacheir tune "$CACHEIR_MODELS/qwen3-0.6b" --seconds 15 --output "$made/tiles.json"
   ;;
 *)
-  sed -n '2,8p' "$0"
+  sed -n '2,7p' "$0"
   exit 2
   ;;
 esac
