@@ -9,9 +9,7 @@
 // the rings fill before the wait, since pages of past tokens do not depend on the kernels just before.  In a prompt (PROMPT)
 // rows follow each other in a sequence: append_rows has put the keys and values of all of them into the pages, which are
 // read after the wait.
-//
-// Where QKV leaves sums of QKV_PARTS parts of its columns (rows_parts.cuh), they are added here, and the norm's scale and the bias
-// come to them.
+// Where QKV leaves sums of QKV_PARTS parts of its columns (rows_parts.cuh), they are added, scaled and get the bias here.
 #pragma once
 #include "attention.cuh"
 #include "rows_product.cuh"
@@ -216,8 +214,8 @@ __device__ __forceinline__ void rows_attention(const RowsAttentionArguments &a) 
     }
   }
   __syncthreads();
-
   STAMP(1, 3);
+
   // 3. Group by group.  Lane (g, t) has tokens g and g + 8 of heads t and t + 4, and of the result dimensions g + 8 i.
   float most[TILES], sum[TILES], o[TILES][8][4] = {};
 #pragma unroll
