@@ -17,6 +17,15 @@ def test_no_source_file_is_longer_than_the_limit(source_files: list[Path], root:
     assert not long
 
 
+def test_no_kernel_source_is_longer_than_the_limit_and_each_says_what_it_is(root: Path) -> None:
+    """C++ and CUDA C++, headers too: the first line is a comment."""
+    sources = [path for part in ("cuh", "cu", "cpp", "h", "hpp") for path in root.glob(f"cacheir-*/cpp/**/*.{part}")]
+    assert len(sources) > 50
+    lines = {str(path.relative_to(root)): path.read_text(encoding="utf-8").splitlines() for path in sources}
+    assert not {name: len(text) for name, text in lines.items() if len(text) > MAX_LINES}
+    assert not {name: text[0] for name, text in lines.items() if not text[0].startswith("//")}
+
+
 def test_the_first_line_is_a_docstring_sentence(source_files: list[Path], root: Path) -> None:
     """An empty __init__.py says nothing and needs no sentence."""
     bad = {
